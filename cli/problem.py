@@ -184,7 +184,7 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, noise: Values) -> Predictive:
-    """Make a posterior with its settings and those of the likelihood's noise, on a network for the data."""
+    """Build a posterior with settings of the posterior and of the noise, on a network for the data."""
     shape = tuple(map(int, dataset.x.shape[1:]))
     outputs = build.outputs(problem.likelihood, len(dataset.classes), dataset.y.shape[-1])
     return build.posterior(problem, shape, outputs, name, settings, noise)

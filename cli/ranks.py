@@ -53,7 +53,7 @@ def ending() -> None:
 
 
 def device(name: str) -> str:
-    """Return the device of this process: each of a job has a GPU of its own."""
+    """Return the device of this process; each process of a job has a separate GPU."""
     return f"cuda:{os.environ['LOCAL_RANK']}" if parallel.started() > 1 and name.startswith("cuda") else name
 
 

@@ -1,4 +1,4 @@
-"""Endings of commands: those of `explore`, and scripts such as an experiment's."""
+"""Ending of commands of `explore` and of scripts, such as an experiment's."""
 
 import errno
 import signal
@@ -99,7 +99,7 @@ def sentences(more: str = "") -> Iterator[None]:
 
 
 class Script(click.Command):
-    """A stand-alone command that ends like those of `explore`."""
+    """A stand-alone command that ends like the commands of `explore`."""
 
     def invoke(self, ctx: click.Context) -> object:
         with sentences():

@@ -118,7 +118,7 @@ class Experiment:
         rest = sum((batch.stop - batch.start) % world.parts for batch in slices)
         if not rest:
             return ""
-        parts = counted(world.processes, "process")
+        parts = f"{world.processes} processes"
         return f"Each epoch skips {rest} of {count} images, because batches are not divisible by {parts}."
 
     def _load_ood(self) -> str:

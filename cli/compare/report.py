@@ -41,7 +41,7 @@ Results = Mapping[str, pd.DataFrame]  # by posterior: the rows of results.csv, b
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:
-    """Write an event. The step of a checkpoint is an epoch, and 0 before those of the next posterior."""
+    """Write an event. The step of a checkpoint is an epoch, which restarts at 0 for the next posterior."""
     match event:
         case name, None:
             decisive = "test/error" if comparison.dataset.classes else "test/rmse"

@@ -56,10 +56,10 @@ def curves(
 
 
 def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial: bool = False) -> None:
-    """Draw the mean over columns with a band of one standard error.
+    """Draw mean ± one standard error over the columns.
 
-    A step with a missing value is a gap, unless `partial`. A point without neighbours gets a marker, as no line shows
-    it.
+    Steps with a missing value are gaps; `partial` averages over the remaining columns. A point without neighbours gets
+    a marker, as no line shows it.
     """
     values = values if partial else values.where(values.notna().all(axis=1))
     mean, error = values.mean(axis=1), values.sem(axis=1).fillna(0.0)

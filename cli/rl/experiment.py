@@ -127,7 +127,7 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
 
 
 def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
-    """Train a seed in a process of its own, from the arguments of `Training.at`."""
+    """Train a seed in a separate process, from the arguments of `Training.at`."""
     torch.set_num_threads(threads)
     execute(record=record)
 

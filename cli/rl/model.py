@@ -115,7 +115,7 @@ def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
 
 
 def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
-    """Fill an empty buffer with saved transitions; refuse those of other settings."""
+    """Fill an empty buffer with saved transitions; refuse transitions of other settings."""
     n, pos = len(saved["rewards"]), int(saved["pos"])
     if pos not in (range(buffer.buffer_size) if n == buffer.buffer_size else [n]):
         raise InputError(f"its replay buffer has {n} of {buffer.buffer_size} rows, but position {pos}")

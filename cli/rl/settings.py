@@ -159,7 +159,7 @@ def _writable(hint: Any) -> Any:
 
 
 def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return all arguments of the bonus, with defaults resolved; None: there is no bonus."""
+    """Return all arguments of the bonus, with defaults resolved; None: no bonus."""
     chosen = {name: options[name] for name in BONUS if options[name] is not None}
     if options["posterior"] == "none":
         if chosen or options["parameters"]:
@@ -186,7 +186,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """Return the settings of a dataclass that can be written as text; of a mixture also those of its members."""
+    """Return the settings of a dataclass that can be written as text; for a mixture also its members' settings."""
     allowed = registry.settings_of(type(record))
     values = {f.name: getattr(record, f.name) for f in fields(record) if f.name in allowed}
     inner = getattr(record, "posterior", None)

@@ -35,7 +35,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column whose cells are read as numbers: those of dates are days, and the second of two words is 1."""
+    """A column whose cells are read as numbers: dates as days, and two words as 0 and 1."""
 
     name: str
     fill: float  # for empty cells

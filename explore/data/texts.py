@@ -72,7 +72,7 @@ def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tup
 
 
 def number(cell: str, decimal: str = ".") -> float | None:
-    """Parse a number as CSV files have it, which may be infinite or NaN; None: the cell is no number."""
+    """Parse a number as CSV files have it, which may be infinite or NaN; None: the cell is not a number."""
     cell = cell.replace("\u2212", "-")  # the minus of typesetting
     if "_" in cell or not cell.isascii():  # Python would take 1_000 and digits of other scripts
         return None
@@ -200,7 +200,7 @@ def resembles_a_number(cell: str) -> bool:
 
 
 def objection(cell: str, decimal: str = ".") -> str:
-    """Say why a cell is no number or date, though others of its column are, and what to do."""
+    """Say why a cell is not a number or date like the others in its column, and what to do."""
     if decimal == "." and number(cell) is None and number(cell, ",") is not None:
         return f"{shown(cell)} has a comma, which may be a decimal mark; {POINT}"
     return (

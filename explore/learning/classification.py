@@ -144,7 +144,7 @@ def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
 
 
 def _lr(posterior: Predictive) -> Any:
-    """The step size; that of its members for a mixture."""
+    """The learning rate; for a mixture the learning rate of its members."""
     return getattr(getattr(posterior, "posterior", posterior), "lr", None)
 
 

@@ -98,7 +98,7 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
 
 
 def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch | Measured]:
-    """Fit and measure one posterior; the arguments and events are those of `follow_candidates`."""
+    """Fit and measure one posterior; for arguments and events see `follow_candidates`."""
     for event in follow_candidates([posterior], *args, **kwargs):
         yield event if isinstance(event, Epoch) else event[0]
 

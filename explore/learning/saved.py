@@ -71,7 +71,7 @@ class Candidate:
     chosen: Values  # values of a grid, also of likelihood.KEY
 
     def noise(self, shared: Values) -> Values:
-        """Return the settings of its likelihood: the shared ones, and those of a grid."""
+        """Return the settings of its likelihood: the shared ones and the grid's."""
         values = {k.removeprefix(LIKELIHOOD): v for k, v in self.chosen.items() if k.startswith(LIKELIHOOD)}
         return dict(shared) | values
 
@@ -141,7 +141,7 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
 
 
 def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
-    """Read what `write` wrote, for a device; refuse damaged files, those of another run, and untrusted modules."""
+    """Read what `write` wrote, for a device; refuse damaged files, files of another run, and untrusted modules."""
     settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
         raise InputError(f"{folder} has no {MODEL}: the run is unfinished. Finish it with --resume, or start over")

@@ -75,7 +75,7 @@ def history(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _git() -> dict[str, Any] | None:
-    """Return the commit, and whether files differ from it; None where the package is in no checkout of its own."""
+    """Return the commit, and whether files differ from it; None if the package has no checkout."""
     folder = Path(explore.__file__).parent
 
     def git(*arguments: str) -> str:

@@ -114,7 +114,7 @@ def test_columns_as_they_come(active, explore, csv):
     data = ("--data", "lab.csv", "--target", "y", "--categorical", "code", "--decimal", ",", "--drop-columns", "id,z")
     result = active(*data, "--initial", 10, "--rounds", 2, "--name", "lab")
     for said in (
-        "The columns of", "separated by ';'.", "Column 'lot' has a different text in every row and is left out\n",
+        "The columns of", "separated by ';'.", "Column 'lot' has a different text in every row and is left out.\n",
         "Column 'a': imputed 7 empty cells with the median, ",
     ):  # fmt: skip
         assert said in result.stderr
@@ -140,7 +140,7 @@ def test_rows_without_a_target_are_for_suggest(explore):
     Path("half.csv").write_text("a,y\n1,2\n3,\n")
     for task in ("regression", "classification"):
         result = explore("active", "--data", "half.csv", "--target", "y", "--task", task)
-        assert result.exit_code == 2 and "line 3, column 'y': the identifier is missing" in result.stderr
+        assert result.exit_code == 2 and "line 3, column 'y': an empty cell instead of a" in result.stderr
         assert "; for tables with unmeasured rows use explore suggest" in result.stderr
 
 
@@ -221,7 +221,7 @@ def test_without_a_control(as_json):
 
 def test_random_is_its_own_control(active):
     result = active("--acquisition", "random")
-    assert "No control arm" in result.stdout
+    assert "no control arm" in result.stdout
     assert set(pd.read_csv("runs/active-boston-noisy-kfac-random/results.csv").arm) == {"random"}
 
 
@@ -442,7 +442,7 @@ def test_failed_fits_are_reported(active, toy):
         (["-p", "lr"], "-p must be KEY=VALUE; got 'lr'"),
         (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: noise_std,"),
         (["-p", "likelihood.noise_std=-1"], "likelihood.noise_std is -1.0"),
-        (["-p", "epochs=3"], "not both"),
+        (["-p", "epochs=3"], "exclude each other"),
         (["--hidden", "10,x"], "--hidden is '10,x'"),
         (["--hidden", "0"], "--hidden is '0'"),
         (["--initial", "486"], "leave no pool"),
@@ -469,7 +469,7 @@ def test_failed_fits_are_reported(active, toy):
             ["--samples", "100000", "--hidden", "2000,2000"],
             "100000 weight samples of 4032001 values in 4 replicas need",
         ),
-        (["--hidden", "100000000"], "13, 100000000, 1 units has 1500000001 weights, more than the limit of"),
+        (["--hidden", "100000000"], "13, 100000000, 1 units need 1500000001 weights, more than the limit of"),
         (["--hidden", "1" * 5000], "--hidden is '111111111111111111111111111111111111111...1111111111111111111' (5000"),
         (["--hidden", ",".join("1" * 101)], "it must be at most 100 positive whole numbers such as 50,50"),
         (["-p", "samples=100000000"], "samples is 100000000; it must be in [1, 1e4]"),
@@ -509,7 +509,7 @@ def test_too_little_memory_is_a_sentence(explore, monkeypatch, error):
     [
         ([], "--data needs --target"),
         (["--target", "price"], "has no target 'price'; its columns: a, b, id, y, z, kind, sign"),
-        (["--target", "y", "--dataset", "boston"], "not both"),
+        (["--target", "y", "--dataset", "boston"], "exclude each other"),
         (["--target", "kind"], "are not finite numbers: column 'kind': 'mid' (line 2), "),
         (["--target", "y", "--keep-na", "y"], "keep_na (--keep-na) names 'y', which is not a class target of"),
         (["--target", "y", "--categorical", "c"], "unknown categorical column 'c'; allowed: a, b, id, kind, sign, z"),
@@ -619,7 +619,7 @@ def test_images_are_labelled(explore):
         atol=1e-6,
     )
     page = explore("report", run, "--out", "page.html")
-    assert page.exit_code == 0 and "Chosen rows by round" in Path("page.html").read_text()
+    assert page.exit_code == 0 and "Chosen points by round" in Path("page.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -656,7 +656,7 @@ def test_marks_that_are_kept_are_classes_of_a_run(explore):
     ]
     quick = ["--trials", 1, "--rounds", 1, "--epochs", 1, "--samples", 2, "--acquisition", "random"]
     refused = explore("active", *options, *quick)
-    assert "'NA' marks a missing value instead of a class" in refused.stderr
+    assert "'NA' marks a missing value; for tables" in refused.stderr
     result = explore("active", *options, *quick, "--keep-na", "continent")
     assert result.exit_code == 0 and "'NA' (20 cells) as classes." in result.stderr, result.output
     config = json.loads(next(Path().rglob("config.json")).read_text())

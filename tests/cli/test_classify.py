@@ -57,7 +57,7 @@ def arrays(path, count=8, side=8):
 def test_a_run_and_its_files(explore):
     result = explore(*TINY, "--train", 150, "--ood", "none")
     assert result.exit_code == 0, result.output
-    assert ". Pass --ood with a set of that shape, or" in result.stdout and "150 training and 360 test" in result.stderr
+    assert ". of the test images of digits are wrong" in result.stdout and "150 training and 360 test" in result.stderr
     row = pd.read_csv(RUN / "results.csv").iloc[0]
     kept = loaded(RUN)
     assert kept["probabilities"].shape == (360, 10) and np.array_equal(kept["y"], images.load("digits").test_y)
@@ -93,7 +93,10 @@ def test_predictions_are_those_of_the_test(explore, classify, tmp_path):
     shown = explore("predict", RUN, "pictures").stdout
     assert "class" in shown and "p_3" not in shown and "2.png" in shown
     refused = explore("predict", RUN, "pictures", "--quantiles", "0.5")
-    assert refused.exit_code == 2 and "a classification has no quantiles. Use" in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "a classification predicts probabilities only. Leave out quantiles (--quantiles)" in refused.stderr
+    )
     with pytest.raises(InputError, match="predicts images"):
         package.load_run(RUN).predict(pd.DataFrame({"a": [1]}))
     with pytest.raises(InputError, match="there is no gone.png"):
@@ -122,7 +125,7 @@ def test_other_images_of_another_kind_are_no_continuation(explore, monkeypatch):
     assert code == 2 and "have changed since the run began" in said, said
     Path("noise.npz").unlink()
     code, said = resumed()
-    assert code == 2 and "--ood noise.npz no longer exists. Restore" in said, said
+    assert code == 2 and "noise.npz no longer exists. Restore it" in said, said
     np.savez("noise.npz", x=noise)
     code, finished = resumed()
     assert code == 0 and 0 < json.loads(finished)["test"]["auroc_entropy"] < 1, finished
@@ -139,7 +142,7 @@ def test_a_fit_whose_probabilities_are_no_numbers_is_told(explore):
         "-p", "lr=1e30", "--ood", "noise.npz", "--name", "hot",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "the fit diverged. Lower the learning rate" in result.stderr and "nan" in result.stdout
+    assert "the fit diverged and was stopped" in result.stderr and "nan" in result.stdout
 
 
 def test_a_class_without_test_images_is_said(explore):
@@ -172,7 +175,7 @@ def test_what_a_run_said_and_warned_of_stands_in_its_json(explore):
     assert told[0].startswith("the model learnt almost nothing: always") and all(
         f"Warning: {t}" in result.stderr for t in told
     )
-    assert found["notes"] == ["Augmentation of training images:"]
+    assert found["notes"] == ["Augmentation of training images: crop; each counts as 10 examples."]
     assert found["notes"][0] in result.stderr
 
 
@@ -311,7 +314,7 @@ def test_images_without_any_for_testing(explore, tmp_path):
     result = explore(*options, "--validate", 0.5, "--samples", 3, "--json", "--name", "arrays", "--augment", "crop")
     assert result.exit_code == 0, result.output
     assert "some.npz that are not looked at: x_test." in result.stderr
-    assert "Augmentation of training images:" in result.stderr
+    assert "Augmentation of training images: crop; each counts as 10 examples." in result.stderr
     assert len(loaded(Path(json.loads(result.stdout)["run"]))["y"]) == len(whole["x"]) // 2
     np.savez(tmp_path / "some.npz", x=whole["x"], y=whole["y"], test_x=whole["test_x"])
     result = explore(*options)
@@ -429,7 +432,7 @@ def test_what_processes_cannot_divide_is_said(options, message, tmp_path, monkey
     with parallel.within(parallel.World(2, 0, 1)):
         if message is None:
             note = experiment.Experiment(asked, "cpu").note  # batches of 43 and of 44
-            assert "Each epoch skips 15 of 1437 images, because batches are not divisible by 2 parts." in note
+            assert "Each epoch skips 15 of 1437 images, because batches are not divisible by 2 processes." in note
         else:
             with pytest.raises(InputError, match=message):
                 experiment.Experiment(asked, "cpu")
@@ -470,7 +473,7 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
         (["--validate", "0.0001"], "--validate 0.0001 of 1437 training images selects none."),
         (["--warmup", "2"], "warm-up of 2 epochs, but training has 1. Use a shorter warm-up"),
         (["--resume", ""], "--resume is empty"),
-        (["--images", ".", "--dataset", "digits"], "not both"),
+        (["--images", ".", "--dataset", "digits"], "exclude each other"),
     ],
 )
 def test_what_is_refused(explore, options, message):

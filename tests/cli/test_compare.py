@@ -230,7 +230,7 @@ def test_a_feature_that_is_constant_in_training_is_told(compare, tmp_path):
     pd.DataFrame({"x": x, "rare": rare, "same": 0 * x, "y": np.sin(x)}).to_csv(tmp_path / "t.csv", index=False)
     said = compare("--data", tmp_path / "t.csv", "--target", "y", "--posterior", "map").stderr
     assert "Warning: 'rare' is constant in the training part of 1 of 2 splits and ignored there" in said
-    assert "'same' is constant in the training and" not in said and "'x' is constant" not in said
+    assert "'same' is constant in the training" not in said and "'x' is constant" not in said
 
 
 @pytest.mark.parametrize(("target", "likelihood"), [("kind", "categorical"), ("sign", "bernoulli")])
@@ -447,8 +447,8 @@ def test_candidates_of_one_fit_go_on_where_they_were(resumed):
 
 def test_a_fit_that_diverged_is_told(compare):
     result = compare("--posterior", "map,ensemble", "-p", "map.lr=30", "--epochs", "100")
-    assert "map predicts worse than the mean of the training targets on 2 of 2 splits" in result.stderr
-    assert "ensemble predicts worse than the mean of" not in result.stderr
+    assert "map predicts worse than the mean of the training targets on 2 of 2 splits (1, 2)" in result.stderr
+    assert "ensemble predicts worse" not in result.stderr
 
 
 def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
@@ -485,14 +485,14 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--data", "two.csv"], "--data needs --target"),
         (["--data", "two.csv", "--target", "y"], "cannot split 2 examples 5 times with 2 for"),
         (["--hidden", "0"], "--hidden is '0'"),
-        (["--hidden", "100000000"], "13, 100000000, 1 units has 1500000001 weights, more than the limit of"),
+        (["--hidden", "100000000"], "13, 100000000, 1 units need 1500000001 weights, more than the limit of"),
         (["--splits", "100000000"], "100000000 is not in the range 1<=x<=10000"),
         (["--posterior", "bbb,,map,"], "--posterior is 'bbb,,map,'; it must be names separated by single commas"),
         (["--device", "abacus"], "device 'abacus' is not available; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["-p", "prior_variance=learned"], "Ensemble does not learn its prior's variance; prior_variance is a number"),
         (["-p", "bbb.prior_variance=much"], "prior_variance='much' is not valid; allowed: a number or learned"),
-        (["--grid", "lr=1,2"], "--grid selects by the variational bound, which ensemble does not have. Add"),
+        (["--grid", "lr=1,2"], "--grid selects by the variational bound, which ensemble does not have. Add --validate"),
         (["--grid", "bbb.lr=1,1.0"], "--grid has bbb lr=1.0 twice. List each"),
         (["--grid", "bbb.lr=1,"], "lr=''"),
         (["--grid", "bbb.lr"], "--grid must be KEY=VALUE; got 'bbb.lr'"),
@@ -592,7 +592,7 @@ def test_resume_refuses_other_settings_and_other_commands(compare, explore, acti
     compare("--posterior", "map")
     result = explore("compare", "--resume", RUN, "--splits", 3)
     assert result.exit_code == 2
-    assert "allowed: --device, --graphs, --json, --quiet, --resume, --threads" in result.stderr
+    assert "Leave out --splits (allowed: --device, --graphs, --json, --quiet, --resume, --threads" in result.stderr
     active("--rounds", 1, "--name", "x")
     assert (
         "was written by explore active. Use a run of explore compare"

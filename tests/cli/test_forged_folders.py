@@ -107,10 +107,10 @@ def test_functions_that_a_folder_names_are_taken_only_when_trusted(explore, kind
         for more in ([], ["--trust", "evi"], ["--trust", "explore.cl"]):
             result = explore(*attempt, *more)
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
-            assert f"Error: {folder} imports the module {module}" in result.stderr
-            assert result.stderr.endswith(f"If you trust it, add --trust {module} (in Python: trust=[{module}])\n")
+            assert f"Error: {folder} imports the module {module!r}" in result.stderr
+            assert result.stderr.endswith(f"If you trust it, add --trust {module} (in Python: trust=[{module!r}])\n")
     if kind != "rl":
-        with pytest.raises(InputError, match="imports the module ', whose code would run..*in Python: trust="):
+        with pytest.raises(InputError, match="imports the module '.*in Python: trust="):
             package.load_run(folder)
 
 

@@ -30,7 +30,7 @@ def learning_curves(*rounds, metric="rmse", trials=None):
         ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], "Warning: rule is not better than random: "),
         ([2.0, 3.1, 4.0], [1.0, 2.0, 3.0], "Warning: rule is not better than random: test RMSE differs by 1.033"),
         ([float("nan"), 2.0, 3.0], [2.0, 3.0, 4.0], "Warning: rule is not better than random: "),
-        ([1.0], [2.0], ". Use --trials 10 or more to rule out chance."),
+        ([1.0], [2.0], "rule beat random in a single trial: "),
         ([1.0], [], "No control arm"),
     ],
 )
@@ -43,7 +43,10 @@ def test_the_area_decides():
     means = [(0 - 1.0 + 1.0) / 3, (0 - 1.1 - 0.5) / 3]  # of each trial, over rounds
     area = {"mean": sum(means) / 2, "se": abs(means[0] - means[1]) / 2}
     assert report.summary(arms)["paired_auc_difference"] == pytest.approx(area)
-    assert report.verdict(arms) == ("2 trials are few; use --trials 10 or more.")
+    assert report.verdict(arms) == (
+        "rule beat random, but by no more than 2 s.e.: test RMSE differs by -0.267 ± 0.267 on average over the "
+        "learning curve, and by 0.250 ± 0.750 at 22 labels. 2 trials are few; use --trials 10 or more."
+    )
     assert report.table(arms["rmse"]).iloc[-1][["labels", "difference"]].tolist() == ["mean", "-0.267 ± 0.267"]
     won = learning_curves([3.0, 4.0, 3.0, 4.0], [1.0, 2.0, 2.0, 3.1], [2.0, 2.0, 2.0, 1.9])
     assert report.verdict(won).startswith("rule beat random by more than 2 s.e.: ")

@@ -354,7 +354,7 @@ def test_confusions_of_many_classes_are_a_table():
     tested = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
     found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None, ("", "")))
     assert found.figure is None and len(found.rows) == classify.PAIRS and found.rows[3] == ["3", "2", "1", "1"]
-    assert found.sentences[1] == f"No plot: {count} classes are too many"
+    assert found.sentences[1] == f"No plot: {count} classes are too many (at most {classify.DRAWN})."
 
 
 @pytest.mark.parametrize("command", ["active", "classify", "compare"])

@@ -174,7 +174,7 @@ def test_resume_refuses_what_would_change_the_protocol(explore, uninterrupted):
     shutil.copytree(uninterrupted(*TINY)[0], RUN)
     result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
     assert result.exit_code == 2
-    assert "allowed: --device, --graphs, --json, --quiet, --resume, --rounds," in result.stderr
+    assert "Leave out --trials, -p (allowed: --device, --graphs, --json, --quiet, --resume, --rounds," in result.stderr
 
 
 def test_resume_warns_of_another_number_of_threads(explore, monkeypatch):
@@ -238,7 +238,7 @@ def edited_settings(run):
         (shutil.rmtree, f"{RUN} is not a run folder: it has no"),
         (lambda run: (run / "config.json").unlink(), "it has no config.json"),
         (lambda run: (run / "checkpoint.pt").unlink(), "checkpoint.pt: No such file"),
-        (lambda run: (run / "results.csv").unlink(), "results.csv is damaged or was edited: its"),
+        (lambda run: (run / "results.csv").unlink(), "results.csv is damaged or was edited"),
         (damage_config, "config.json is damaged"),
         (damage_checkpoint, "checkpoint.pt is damaged"),
         (damage_table, "results.csv is damaged or was edited: its"),

@@ -187,7 +187,7 @@ def test_other_code_is_told_once_and_stands_in_json(explore, monkeypatch):
     with monkeypatch.context() as patch:
         failing(patch, Run, "checkpoint", 1, KeyboardInterrupt())
         result = explore("active", "--resume", run, "--quiet")
-    sentence = "the files of explore were changed"
+    sentence = "the software changed (edited files of explore); the results may change."
     assert result.stderr.splitlines()[0] == f"Warning: {sentence}"
     for _ in range(2):  # a run that goes on, and one that is finished
         again = explore("active", "--resume", run, "--quiet", "--json")

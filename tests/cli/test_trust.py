@@ -105,8 +105,8 @@ def test_modules_of_a_run_folder_are_imported_only_when_trusted(explore, command
             result = explore(*attempt, *trusted)
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
             assert result.stderr == (
-                f"Error: {RUN} imports the module {module}, whose code would run. If you trust it, "
-                f"add --trust {module} (in Python: trust=[{module}])\n"
+                f"Error: {RUN} imports the module {module!r}, whose code would run. If you trust it, "
+                f"add --trust {module} (in Python: trust=[{module!r}])\n"
             )
 
 
@@ -115,14 +115,14 @@ def test_a_trusted_module_is_imported(explore, trusted):
     foreign = settings("rl") | {"env": "evil2.inner:explore/Rope-v0"}
     record.Run.create(RUN, foreign, {"positions": {0: {}}}, {"device": "cpu", "threads": 1}).close()
     result = explore("rl", "--resume", RUN, "--trust", "collections", "--trust", trusted)
-    assert result.exit_code == 2 and "allowed: names of `explore list envs`, environments" in result.stderr
+    assert result.exit_code == 2 and "unknown environment 'evil2.inner:explore/Rope-v0'" in result.stderr
     assert MARKER.exists()
 
 
 def test_a_trust_that_names_no_module(explore):
     for name in ("evil:Class", ""):
         result = explore("rl", "--resume", "absent", "--trust", name)
-        assert (result.exit_code, f"--trust is {name}; it must be a module" in result.stderr) == (2, True)
+        assert (result.exit_code, f"--trust is {name!r}; it must be a module" in result.stderr) == (2, True)
 
 
 def test_paths_and_columns_are_no_modules():
@@ -150,7 +150,7 @@ def test_a_folder_must_not_point_out_of_itself(explore, name):
     for attempt in (*attempts("rl"), ["report", RUN]):
         result = explore(*attempt)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert f"{RUN / name} is a link or a device. Run" in result.stderr
+        assert f"{RUN / name} is a link or a device." in result.stderr
 
 
 def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):

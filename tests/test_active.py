@@ -258,7 +258,9 @@ def test_a_learner_of_something_else_is_not_continued(change):
 def test_arms_are_not_confused():
     first, second = single(arms=["random", "information-gain"]), single(arms=["information-gain", "random"])
     first.tell([[3], [4]], [[0.0], [1.0]])
-    with pytest.raises(InputError, match="the saved learner has different settings: {'acquisitions'"):
+    with pytest.raises(
+        InputError, match="the saved learner has different settings: {'acquisitions': .'random', 'information-gain'"
+    ):
         second.load_state_dict(first.state_dict())
 
 
@@ -636,7 +638,7 @@ def test_inputs_are_those_of_the_pool():
     own.tell([3, 4], [0.0, 1.0])
     # One column would be spread over all of them.
     for wrong in (X[:, :1], X[0], X[:, :, None], np.zeros((0, 2)), np.zeros((4, 3))):
-        with pytest.raises(InputError, match="like the training inputs; got"):
+        with pytest.raises(InputError, match=r"inputs must have shape \[n, 2\] like the training inputs; got"):
             own.predict(wrong)
     with pytest.raises(InputError, match="inputs must be a numeric array with rows of"):
         own.predict([["a", "b"]])
@@ -646,7 +648,7 @@ def test_inputs_are_those_of_the_pool():
         with pytest.raises(InputError, match="at least one point"):
             single(wrong)
     for allowed in (np.ones((1, P)), np.ones((1, P - 1), bool), np.ones(P, bool)):
-        with pytest.raises(InputError, match="allowed must be a boolean array of shape"):
+        with pytest.raises(InputError, match="allowed must be a boolean array of shape .1, 30."):
             single(allowed=allowed)
 
 
@@ -665,7 +667,7 @@ def test_test_points_and_their_labels_are_checked():
         with pytest.raises(InputError, match=message):
             own.evaluate(wrong, Y)
     for labels in (Y[:-1], np.hstack([Y, Y]), 3.0):
-        with pytest.raises(InputError, match="y must have the labels of all 30 points, 1"):
+        with pytest.raises(InputError, match="y must have the labels of all 30 points, 1 each"):
             own.evaluate(test, labels)
 
 

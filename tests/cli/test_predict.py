@@ -284,7 +284,7 @@ def broken(folder, what):
         ("features", "the saved model was fitted with another"),
         ("replicas", "is damaged: it lists 2 replicas, but has 3"),
         ("nothing", "is damaged: not a saved model"),
-        ("shape", "is damaged: not a saved model"),
+        ("shape", "not a saved model"),
         ("rows", "does not fit"),
     ],
 )
@@ -331,7 +331,7 @@ def test_what_a_run_left_out_is_left_out_of_its_predictions(active, explore):
         frame.to_excel(book, sheet_name="Data", index=False)
     data = ("--data", "lab.xlsx", "--target", "yield", "--sheet", "Data")
     said = active(*data, "--name", "without").stderr
-    assert "Column 'n' numbers the rows and is left out; use --feature 'n' to include" in said
+    assert "Column 'n' numbers the rows and is left out; use --feature 'n' to include it." in said
     active(*data, "--feature", "n", "--name", "with")
     codes = ("code = 007", "code = 012", "code = 7")
     without, taken = (load_run(f"runs/active-{name}") for name in ("without", "with"))

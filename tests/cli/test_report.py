@@ -31,7 +31,7 @@ def learning_curves(*rounds, metric="rmse", trials=None):
         ([2.0, 3.1, 4.0], [1.0, 2.0, 3.0], "Warning: rule is not better than random: test RMSE differs by 1.033"),
         ([float("nan"), 2.0, 3.0], [2.0, 3.0, 4.0], "Warning: rule is not better than random: "),
         ([1.0], [2.0], "rule beat random in a single trial: "),
-        ([1.0], [], "No control arm"),
+        ([1.0], [], "No comparison with random choice"),
     ],
 )
 def test_verdict(active, random, start):

@@ -389,7 +389,11 @@ def test_marks_among_classes(pool):
     frame.assign(kind=kinds).to_csv(pool, index=False)
     begun = "--target", "kind", "--id", "name", "--task", "classification", "--batch", 40, *QUICK
     said = suggest(pool, *begun)
-    note = "use --keep-na kind, in Python keep_na, to read them as classes"
+    note = (
+        "Column 'kind' reads '-' (1 cell), 'NA' (2 cells) as not measured (use --keep-na kind, in Python keep_na, to "
+        "read them as classes), and 'failed' (2 cells), 'none' (2 cells) as classes (use --failed TEXT for failed "
+        "experiments)."
+    )
     assert note in said["notes"] and said["measured"] == 8 and {"S-001", "S-006", "S-010"} < set(ids(said))
     said = suggest(pool, "--keep-na", "kind", "--failed", "FAILED")
     note = "Column 'kind' reads '-' (1 cell), 'NA' (2 cells), 'none' (2 cells) as classes."
@@ -1028,7 +1032,7 @@ def test_names_that_look_like_formulas_come_back(pool, kind):
     mark, asked = "'" if kind == ".csv" else "", read(path)
     assert [mark + name for name in ids(said)] == asked.name.tolist() == asked["_id"].tolist()
     assert asked.solvent.str.startswith(f"{mark}=").all()
-    assert any(", since spreadsheet programs would read" in note for note in said["notes"]) == (kind == ".csv")
+    assert any("Wrote an apostrophe before " in note for note in said["notes"]) == (kind == ".csv")
     asked["yield"] = [1.5, 2.5, 3.5, 4.5, 5.5]
     asked.to_csv(pool.with_name("told.csv"), index=False)  # by whatever program
     later = suggest(pool, "--out", path, "--labels", "told.csv")
@@ -1051,7 +1055,7 @@ def learnt(path):
 def test_a_column_that_numbers_the_rows_stays_left_out_when_rows_come(pool):
     numbered(pool, range(1, 41))
     said = begin(pool)
-    assert "Column 'n' numbers the rows and is left out; use --feature 'n' to include" in said["notes"]
+    assert "Column 'n' numbers the rows and is left out; use --feature 'n' to include it." in said["notes"]
     assert learnt(pool) == ("solvent", "temp", "day")
     numbered(pool, [5] * 20 + [900] * 20)  # no order any more
     said = suggest(pool, "--drop-columns", "day")

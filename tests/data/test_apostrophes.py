@@ -84,8 +84,6 @@ def test_an_apostrophe_that_is_left_out_is_said(tmp_path):
 
 @pytest.mark.parametrize("text", ["a\x07b", "x" * 32_768])
 def test_what_an_excel_file_cannot_hold_is_refused(tmp_path, text):
-    with pytest.raises(
-        InputError, match=": it has control characters or more than .*: it has control characters or more than"
-    ):
+    with pytest.raises(InputError, match="column 'a': an Excel file cannot store .* Write .csv instead"):
         tables.write(tmp_path / "out.xlsx", cells_of(pd.DataFrame({"a": [text]})), pd.DataFrame({"_mean": [1.0]}))
     assert not (tmp_path / "out.xlsx").exists()

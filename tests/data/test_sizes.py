@@ -74,7 +74,7 @@ def header(shape, dtype="|u1"):
 )
 def test_arrays_that_are_not_there_are_refused(tmp_path, x, y):
     path = stored(tmp_path / "bomb.npz", x=header(*x), y=header(*y))  # of which nothing else is there
-    with pytest.raises(InputError, match="cannot read bomb.npz: not an .npz archive"):
+    with pytest.raises(InputError, match="bomb.npz: not an .npz archive"):
         reading.read(path)
 
 
@@ -152,7 +152,7 @@ def test_workbooks_and_pictures_of_few_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(packed, "RATIO", 2)
     with pytest.raises(InputError, match="t.xlsx unpacks to more than"):
         load_table(tmp_path / "t.xlsx", "y")
-    with pytest.raises(InputError, match="MiB, the limit for its size"):
+    with pytest.raises(InputError, match="a.png unpacks to more than"):
         reading.read_inputs(tmp_path / "a.png", (3, 8, 8))
 
 

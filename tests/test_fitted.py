@@ -402,7 +402,7 @@ def test_a_loader_is_read_once_and_is_its_arrays(wrap):
     assert torch.equal(ours.predict(NEW).mean, MODEL.predict(NEW).mean)
     for batches, message in (
         ([{"x": X, "y": Y}], "must return batches .x, y.; this one returns dict"),
-        ([], "must give batches .x, y.; this one gives nothing"),
+        ([], "must return batches .x, y.; this one returns nothing"),
         (
             [(torch.zeros(2, 3), torch.zeros(2)), (torch.zeros(2, 4), torch.zeros(2))],
             "a DataLoader's batches must have the same",

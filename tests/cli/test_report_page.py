@@ -137,13 +137,14 @@ def report(*arguments):
 
 
 PAGES = {
-    "active": (["active-one", "active-two"], ["learning-curves", "difference-from-labelling-at-random",
-               "what-was-chosen-when", "calibration-and-residuals", "score-of-what-was-chosen"]),
-    "classify": (["classify-k"], ["while-they-learnt", "calibration", "confusions", "out-of-distribution-images",
-                 "surest-of-what-is-wrong", "least-sure"]),
-    "compare": (["compare-c"], ["scores", "while-they-learnt", "calibration"]),
+    "active": (["active-one", "active-two"], ["learning-curves", "difference-from-random-labelling",
+               "chosen-points-by-round", "calibration-and-residuals", "best-score-by-round"]),
+    "classify": (["classify-k"], ["training-curves", "calibration", "confusions", "out-of-distribution-images",
+                 "most-confident-errors", "most-uncertain-images"]),
+    "compare": (["compare-c"], ["scores", "training-curves", "calibration"]),
     "rl": (["rl-r"], ["returns", "rewards-bonus-and-dynamics"]),
-    "suggest": (["pool.explore"], ["what-was-asked-and-answered", "predicted-then-measured", "score-over-rounds",
+    "suggest": (["pool.explore"], ["suggestions-and-measurements", "predictions-and-later-measurements",
+                "score-over-rounds",
                 "measurements"]),
 }  # fmt: skip
 
@@ -246,7 +247,7 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
         result = report(runs / "compare-c")
     finally:
         path.write_text(text)
-    assert "Skipped the figures that need the data of compare-c: the data of t have changed." in result.stderr
+    assert "Skipped the figures that need the data of compare-c: the data of t have changed" in result.stderr
     assert list(Page(Path("report.html")).sections) == [
         "Scores",
         "Training curves",
@@ -259,7 +260,7 @@ def test_a_run_without_a_model_has_its_other_sections(runs):
     (runs / "active-one" / "model.pt").unlink()
     assert "Skipped the figures that need the model of active-one:" in report(runs / "active-one").stderr
     sections = Page(Path("report.html")).sections
-    assert "Chosen rows by round" in sections and "Calibration and residuals" not in sections
+    assert "Chosen points by round" in sections and "Calibration and residuals" not in sections
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def _resume(old: Run, metadata: Mapping[str, Any], extended: Any, goes_on: bool)
 
 def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]:
     """Print plan, note and warnings; return the warnings."""
-    plan = f"{old.folder}: {experiment.progress(old.state)} done." if old else experiment.plan
+    plan = f"{old.folder}: {experiment.progress(old.state)} are done." if old else experiment.plan
     for note in () if quiet else filter(None, (experiment.note, plan)):
         display.echo(note, err=True)
     warnings = list(experiment.warnings())

@@ -155,7 +155,7 @@ def test_a_finished_run_shows_its_result_again(explore, uninterrupted):
     files = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
     again = explore("active", "--resume", RUN)
     assert again.exit_code == 0
-    assert "3 of 3 rounds done" in again.stderr
+    assert "3 of 3 rounds are done" in again.stderr
     assert again.stdout == first.stdout.replace(str(folder), str(RUN))
     assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()} == files
     assert json.loads(explore("active", "--resume", RUN, "--json").stdout)["run"] == str(RUN)

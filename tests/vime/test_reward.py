@@ -343,7 +343,7 @@ def test_a_foreign_state_is_refused_and_changes_nothing():
         assert (reward.score(transitions(9, 1)) == before).all() and reward.batches == 1
 
 
-DROPPED = "returned ignore:a transition has a number with a"
+DROPPED = "ignore:a transition has a number that is not finite"
 
 
 PARTS = ("observations", "actions", "following")

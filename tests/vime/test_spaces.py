@@ -61,7 +61,7 @@ LARGE = [
 
 @pytest.mark.parametrize("space", LARGE, ids=lambda s: type(s).__name__)
 def test_large_vectors_are_refused_and_encoded(space):
-    with pytest.raises(InputError, match="--vec-normalize needs vector observations, but these are vectors of"):
+    with pytest.raises(InputError, match=r"observations are vectors of \d+ numbers; the most are 1024; give an"):
         Vectors(spaces.Dict({"part": space}), "observations")
     with pytest.raises(InputError, match=r"actions are vectors of \d+ numbers.*the most are 1024$"):
         Vectors(space, "actions")
@@ -122,7 +122,7 @@ def test_an_encoder_must_give_a_row_for_each(space):
 
 @pytest.mark.parametrize("encoder", [None, lambda batch: np.zeros((len(batch), 0))])
 def test_vectors_of_no_number_are_refused(encoder):
-    with pytest.raises(InputError, match="--vec-normalize needs vector observations, but these"):
+    with pytest.raises(InputError, match="observations are vectors of no number; the dynamics"):
         Vectors(spaces.Box(-1, 1, (2 if encoder else 0,)), "observations", encoder)
 
 
@@ -152,20 +152,16 @@ CHOICES = spaces.MultiDiscrete([2, 3], start=[1, 0])
         (spaces.MultiBinary(2), [[0, -1]], "observations hold -1; expected whole numbers from 0 to 1"),
         (BOX, np.zeros((5, 3)), r"observations have shape \[5, 3\]; expected \[n, 2\]"),
         (BOX, np.zeros(2), r"observations have shape \[2\]; expected \[n, 2\]"),
-        (BOX, [["a", "b"]], "--vec-normalize needs vector observations, but"),
-        (BOX, np.zeros((1, 2), complex), "--vec-normalize needs vector observations, but these are"),
-        (BOX, [[0, 1], [2]], "--vec-normalize needs vector observations"),
-        (BOX, None, "--vec-normalize needs vector observations"),
+        (BOX, [["a", "b"]], "observations are of type <U1; expected numbers"),
+        (BOX, np.zeros((1, 2), complex), "observations are of type complex128; expected numbers"),
+        (BOX, [[0, 1], [2]], "observations are no array of numbers"),
+        (BOX, None, "observations are None; expected an array"),
         (
             spaces.Dict({"a": BOX, "b": BOX}),
             {"a": [[0, 0]], "c": 1},
-            "--vec-normalize needs vector observations .*; expected the parts 'a', 'b'",
+            r"observations are .*; expected the parts 'a', 'b'",
         ),
-        (
-            spaces.Dict({"a": BOX}),
-            np.zeros((1, 2)),
-            "--vec-normalize needs vector observations .*; expected the parts 'a'",
-        ),
+        (spaces.Dict({"a": BOX}), np.zeros((1, 2)), "observations are .*; expected the parts 'a'"),
         (spaces.Dict({"a": spaces.Dict({"b": BOX})}), {"a": {}}, r"observations\['a'\] are {}; expected the parts 'b'"),
         (spaces.Dict({"a": BOX}), {"a": [[0, 0, 0]]}, r"observations\['a'\] have shape \[1, 3\]"),
         (
@@ -173,11 +169,7 @@ CHOICES = spaces.MultiDiscrete([2, 3], start=[1, 0])
             {"a": [[0, 0]], "b": [[0, 0]] * 2},
             r"observations\['b'\] are of 2 environments; expected 1",
         ),
-        (
-            spaces.Tuple([BOX, BOX]),
-            (np.zeros((1, 2)),),
-            "--vec-normalize needs vector observations .*; expected the parts 0, 1",
-        ),
+        (spaces.Tuple([BOX, BOX]), (np.zeros((1, 2)),), "observations are .*; expected the parts 0, 1"),
     ],
 )
 def test_what_is_not_of_the_space_is_refused(space, elements, message):
@@ -187,7 +179,7 @@ def test_what_is_not_of_the_space_is_refused(space, elements, message):
 
 def test_an_encoder_is_given_no_elements_without_a_key():
     vectors = Vectors(spaces.Dict({"a": BOX, "b": BOX}), "observations", lambda batch: np.zeros((len(batch["a"]), 1)))
-    with pytest.raises(InputError, match="--vec-normalize needs vector observations .*; expected the parts 'a', 'b'"):
+    with pytest.raises(InputError, match="observations are .*; expected the parts 'a', 'b'"):
         vectors.one({"a": [0.0, 0.0]})
 
 

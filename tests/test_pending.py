@@ -71,7 +71,7 @@ def test_inputs_that_matter_are_seen_in_the_units_of_the_model():
     [
         ([10], r"points \[10\] are not available: they are"),
         ([0], "are not available: they are already"),
-        ([5, 5], "named twice"),
+        ([5, 5], "or repeated"),
         ([P], "points are numbered 0 to 29"),
         ([1.5], "integer type"),
     ],

@@ -305,7 +305,7 @@ def test_text_files_as_spreadsheets_write_them(csv):
     semicolons = load_table(csv("a;größe, mm;y\n1,5;ü;3\n2,5;ü;4,25\n".encode("cp1252")), "y", decimal=",")
     assert semicolons.dataset.features == ("a", "größe, mm = ü") and semicolons.dataset.y.tolist() == [[3], [4.25]]
     assert semicolons.notes[0].startswith(f"{csv('')} is not UTF-8 and was read as Latin-1 (Windows-1252)")
-    assert "line 1 says" in semicolons.notes[0] and "größe" in semicolons.notes[0]
+    assert "Check line 1: " in semicolons.notes[0] and "größe" in semicolons.notes[0]
     assert semicolons.notes[1] == f"The columns of {csv('')} are separated by ';'."
     with pytest.raises(InputError, match="line 2, column 'a': '1.5' is not"):
         load_table(csv("a;y\n1.5;3\n2.5;4\n"), "y", decimal=",")

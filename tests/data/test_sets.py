@@ -32,8 +32,8 @@ test_dataset = check_dataset(*registry.names("data"))
     ("name", "declared", "message"),
     [
         ("mine", None, r'mine: add "\(N x D, task\)" to the end of the first line of .*test_sets.py'),
-        ("mine", (506, 13, "regression"), "mine calls itself boston"),
-        ("boston", (506, 12, "regression"), r"boston is \(506, 13\), not 506 x 12"),
+        ("mine", (506, 13, "regression"), "mine has another name, boston"),
+        ("boston", (506, 12, "regression"), r"boston has shape .506, 13. .regression., expected 506 x 12"),
     ],
 )
 def test_a_set_that_is_not_what_it_says_is_named(name, declared, message):
@@ -303,7 +303,7 @@ def test_a_download_must_have_the_known_rows(site):
     loaded = load(canonical)
     assert loaded.note == ""
     assert loaded.x.tolist() == [[4, 5], [1, 2]] and loaded.y.tolist() == [[6], [3]]
-    message = f"the download of made-up has other numbers than the known set .sha256 {canonical}, expected {other}"
+    message = f"the download of made-up differs from the expected content .sha256 {canonical}, expected {other}"
     with pytest.raises(InputError, match=message):
         load(other)
     with pytest.raises(InputError, match="other numbers"):
@@ -373,7 +373,7 @@ def test_a_download_stays_within_https(monkeypatch, tmp_path):
         return answer
 
     monkeypatch.setattr(requests, "get", get)
-    with pytest.raises(OSError, match="it leads over http://b.org/f"):
+    with pytest.raises(OSError, match="it redirects to http://b.org/f"):
         source._get("https://a.org/f", str(tmp_path / "f"), None, 99)
     del addresses[1]
     source._get("https://a.org/f", str(tmp_path / "f"), None, 99)

@@ -203,7 +203,7 @@ def test_a_number_is_no_class_unless_it_is_whole(csv):
     continuous = csv("a,y\n" + "".join(f"1,{v}\n" for v in values))
     with pytest.raises(
         InputError,
-        match="line 2, column 'y': '.*'0.1257.*' is not a whole number.*--task regression",
+        match="line 2, column 'y': class '0.1257.*' is not a whole number.*--task regression",
     ):
         load_csv(continuous, "y", task="classification")
     with pytest.raises(InputError, match="line 4, column 'y': 'nan' marks a missing value;"):
@@ -221,7 +221,7 @@ def test_classes_that_differ_in_case_are_two_and_said(csv):
 def test_what_stands_for_nothing_is_no_class(csv):
     with pytest.raises(InputError, match="line 3, column 'y': 'NA' marks a missing value;"):
         load_csv(csv("a,y\n1,Na\n2,NA\n3,K\n"), "y", task="classification")
-    with pytest.raises(InputError, match="line 3, column 'y': an empty cell"):
+    with pytest.raises(InputError, match="line 3, column 'y': the class is missing"):
         load_csv(csv("a,y\n1,Na\n2,\n3,K\n"), "y", task="classification")
 
 

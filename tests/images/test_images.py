@@ -235,7 +235,7 @@ ARRAYS: dict[str, Any] = {
         ({"test_y": np.array(["0", "1", "1"])}, "classes that y has not: .*0"),
         (
             {"y": np.array([*"abababa"], object)},
-            "cannot read own.npz: not an .npz archive of .*Save text with y.astype",
+            "own.npz: not an .npz archive of .*Save text with y.astype",
         ),
         ({"y": np.arange(7).astype(complex)}, r"y of \S* is complex128 \[7\]; it must be \[images\], numbers"),
         ({"y": np.array([2.0**60, 1] * 3 + [1])}, "y of .* has labels that are .* rounded .2.53 or more."),

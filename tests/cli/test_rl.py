@@ -886,7 +886,7 @@ def test_report_of_rewards_that_came_late():
         (["--timesteps", "0"], "Invalid value for '--timesteps'"),
         (["--device", "abacus"], "device 'abacus' is not available; allowed"),
         (["--name", "../x"], "--name is '../x'"),
-        (["--resume", "absent", "--eta", "1"], "leave out --env, --eta"),
+        (["--resume", "absent", "--eta", "1"], "Leave out --env, --eta"),
         (["--watch", "absent"], "--watch uses the settings of the run. Leave out --env"),
     ],
 )

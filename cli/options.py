@@ -54,7 +54,7 @@ FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
 def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     if wrong := [name for name in names if ":" in name or not name]:
-        raise InputError(f"--trust is {shown(wrong[0])}; it takes a module, such as mypackage.envs")
+        raise InputError(f"--trust is {shown(wrong[0])}; it must be a module, such as mypackage.envs")
     return names
 
 
@@ -145,14 +145,14 @@ def check_empty(ctx: click.Context) -> None:
     for option in ctx.command.params:
         value = ctx.params.get(option.name or "")
         if option.name != "drop_columns" and (value == "" or (isinstance(value, tuple) and "" in value)):
-            raise InputError(f"{option.opts[0]} is empty; give it a value, or leave it out")
+            raise InputError(f"{option.opts[0]} is empty. Pass a value, or leave it out")
 
 
 def refuse(ctx: click.Context, allowed: Collection[str], reason: str) -> None:
     """Refuse options on the command line other than the allowed ones."""
     if excluded := [option for name, option in on_command_line(ctx).items() if name not in allowed]:
         names = sorted(p.opts[0] for p in ctx.command.params if p.name in allowed)
-        raise InputError(f"{reason}; leave out {', '.join(excluded)} (allowed with it: {', '.join(names)})")
+        raise InputError(f"{reason}. Leave out {', '.join(excluded)} (allowed: {', '.join(names)})")
 
 
 def on_command_line(ctx: click.Context) -> dict[str, str]:

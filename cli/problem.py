@@ -83,19 +83,19 @@ class Problem:
 def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
     """Return the data and network settings for command-line options, with the loaded data."""
     if options["data"] and options["dataset"]:
-        raise InputError("give --dataset or --data, not both")
+        raise InputError("--dataset and --data exclude each other. Pass only one of them")
     for name in () if options["data"] else filter(options.get, OF_DATA):
         option = name.removesuffix("_column").replace("_", "-")
-        raise InputError(f"--{option} belongs to --data, your own table; leave it out for a data set by name")
+        raise InputError(f"--{option} applies to --data only. Leave it out for a built-in data set")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
     name, net = options["dataset"], options.get("net")  # of `explore active` alone
     if "net" in options and name in registry.names("images"):
         net = net or "lenet5"
         if options["drop_columns"]:
-            raise InputError("--drop-columns belongs to tables; images have no columns")
+            raise InputError("--drop-columns applies to tables only. Leave it out for images")
     elif net is not None:
-        raise InputError("--net belongs to images, whose sets `explore list images` names; a table has --hidden")
+        raise InputError("--net applies to images only (see `explore list images`). For a table use --hidden")
     problem = Problem(
         dataset=None if options["data"] else options["dataset"] or "boston",
         data=str(Path(options["data"]).resolve()) if options["data"] else None,
@@ -132,7 +132,10 @@ def names(text: str) -> tuple[str, ...]:
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True))
     except csv.Error:
-        raise InputError(f"""{shown(text)} names no columns; give names such as a,b or '"x, y",z'""") from None
+        raise InputError(
+            f"cannot parse {shown(text)} as column names (--drop-columns, --categorical). Separate names by commas; "
+            """quote a name with commas: '"x, y",z'"""
+        ) from None
     return tuple(name.strip() for row in rows for name in row if name.strip())
 
 
@@ -162,14 +165,14 @@ def split(
     for text in texts:
         name, marked, value = text.partition(mark)
         if not (name and marked):
-            raise InputError(f"{option} takes KEY{mark}VALUE; got {shown(text)}")
+            raise InputError(f"{option} must be KEY{mark}VALUE; got {shown(text)}")
         prefix, _, key = name.rpartition(".")
         if (prefix := registry.hyphened(prefix)) not in values:
             raise one_of("name before a setting", prefix, values.keys() - {""})
         values[prefix][key] = value
     if epochs is not None:
         if "epochs" in values[""]:
-            raise InputError("give --epochs or -p epochs=..., not both")
+            raise InputError("--epochs and -p epochs=... exclude each other. Pass only one of them")
         values[""]["epochs"] = str(epochs)
     return values
 
@@ -181,7 +184,7 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, noise: Values) -> Predictive:
-    """Make a posterior with its settings and those of the likelihood's noise, on a network for the data."""
+    """Build a posterior with settings of the posterior and of the noise, on a network for the data."""
     shape = tuple(map(int, dataset.x.shape[1:]))
     outputs = build.outputs(problem.likelihood, len(dataset.classes), dataset.y.shape[-1])
     return build.posterior(problem, shape, outputs, name, settings, noise)
@@ -207,7 +210,7 @@ def place(device: str, jobs: int) -> str:
     if jobs == 1:
         return device
     if device != "cpu":
-        raise InputError("--jobs shares the work of the processor's cores; leave it out, or take --device cpu")
+        raise InputError("--jobs needs --device cpu. Leave --jobs out, or pass --device cpu")
     return f"{device} in {jobs} processes"
 
 
@@ -217,6 +220,6 @@ def check_memory(posterior: Predictive, replicas: int, samples: int) -> None:
     needed = 4 * replicas * samples * numbers
     if needed > (most := machine.memory()):
         raise InputError(
-            f"{samples} samples of {numbers} numbers in {replicas} replicas take {needed / 2**30:.0f} GiB, but this "
-            f"machine has {most / 2**30:.0f}; take fewer samples, units, trials or splits"
+            f"{samples} weight samples of {numbers} values in {replicas} replicas need {needed / 2**30:.0f} GiB, but "
+            f"this machine has {most / 2**30:.0f} GiB. Reduce --samples, --hidden, --trials or --splits"
         )

@@ -1,4 +1,4 @@
-"""Endings of commands: those of `explore`, and scripts such as an experiment's."""
+"""Ending of commands of `explore` and of scripts, such as an experiment's."""
 
 import errno
 import signal
@@ -85,7 +85,7 @@ def sentences(more: str = "") -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
             raise
-        message = "these settings need more memory than there is; take fewer samples, units, copies or trials"
+        message = "out of memory. Reduce the samples, units, copies or trials"
         raise click.ClickException(message) from error
     except OSError as error:
         if error.errno in (None, errno.EPIPE):  # not of the system, or the reader of a pipe has ended
@@ -99,7 +99,7 @@ def sentences(more: str = "") -> Iterator[None]:
 
 
 class Script(click.Command):
-    """A stand-alone command that ends like those of `explore`."""
+    """A stand-alone command that ends like the commands of `explore`."""
 
     def invoke(self, ctx: click.Context) -> object:
         with sentences():

@@ -201,10 +201,13 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     device = _device(options["device"] or last.get("device", "auto"))
     threads, graphs = options.get("threads") or last.get("threads", 1), options.get("graphs")
     if type(threads) is not int or not 1 <= threads <= machine.THREADS:  # as a folder may have it
-        raise InputError(f"a run recorded {shown(threads)} threads; give --threads from 1 to {machine.THREADS}")
+        raise InputError(
+            f"the run folder records an invalid number of threads, {shown(threads)}. "
+            f"Pass --threads from 1 to {machine.THREADS}"
+        )
     processes, jobs = parallel.world().processes, (old.config["settings"] if old else options).get("jobs") or 1
     if graphs and max(processes, jobs) > 1:  # with --jobs each process would compile for itself, for minutes
-        raise InputError("--graphs records the updates of one process; leave it out, or --jobs or torchrun")
+        raise InputError("--graphs supports a single process. Leave out --graphs, or --jobs and torchrun")
     recorded = last.get("graphs", "auto") if graphs is None else "on" if graphs else "off"
     torch.set_num_threads(threads)
     execute(record=GRAPHS[recorded])
@@ -220,7 +223,9 @@ def reading(folder: Path | None) -> Iterator[None]:
         if folder is None or isinstance(error, InputError):
             raise
         reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
-        raise InputError(f"{folder} is damaged: its settings and its checkpoint make no run ({reason})") from error
+        raise InputError(
+            f"{folder} is damaged: cannot restore a run from its settings and checkpoint ({reason})"
+        ) from error
 
 
 def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[str]) -> Settings:
@@ -233,7 +238,9 @@ def extended(old: Any, totals: Mapping[str, int]) -> Any:
     """Return settings with larger totals, by name; refuse smaller ones."""
     for name, value in totals.items():
         if value < (before := getattr(old, name)):
-            raise InputError(f"--{name} is {value}, but the run has {before}; give the new total, or leave it out")
+            raise InputError(
+                f"--{name} is {value}, but the run already has {before}. Pass at least {before}, or leave it out"
+            )
     return replace(old, **totals)
 
 
@@ -248,7 +255,9 @@ def _device(name: str) -> str:
 def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, state: Any, session: Any) -> Run:
     """Create a run folder under --out, named by --name, else by these parts and the first number that is free."""
     if name is not None and not re.fullmatch(r"\w[\w.+-]*", name):
-        raise InputError(f"--name is {shown(name)}; it may have letters, digits and . _ + -")
+        raise InputError(
+            f"--name is {shown(name)}; it must start with a letter, digit or _, followed by letters, digits or . _ + -"
+        )
     base = file_name(*parts) if name is None else f"{parts[0]}-{name}"
     for number in itertools.count(1):
         folder = out / (base if number == 1 else f"{base}-{number}")
@@ -256,7 +265,7 @@ def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, s
             return Run.create(folder, settings, state, session)
         except FolderExists:
             if name is not None:
-                message = f"{folder} exists; continue it with --resume {folder}, or choose another --name"
+                message = f"{folder} exists. Continue it with --resume {folder}, or choose another --name"
                 raise InputError(message) from None
     raise AssertionError
 

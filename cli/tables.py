@@ -27,7 +27,7 @@ def check(out: Path, table: Path, command: str, column: str, kinds: Collection[s
     if out.suffix.lower() not in kinds:
         raise InputError(f"--out is {shown(str(out))}; its name must end with {' or '.join(kinds)}")
     if out.exists() and out.samefile(table):
-        raise InputError("--out is the table itself, which is never written; choose another file")
+        raise InputError("--out is the input table, which must not be overwritten. Choose another file")
     if out.exists() and not (out.is_file() and any(re.fullmatch(column, name) for name in _header(out))):
         raise InputError(f"{out} exists, and was not written by explore {command}; choose another --out")
 
@@ -101,8 +101,8 @@ def apostrophes(file: object, written: Iterable[object]) -> list[str]:
     if not changed:
         return []
     return [
-        f"{file} has an apostrophe before {listed(map(shown, changed), 3)}, which spreadsheet programs would take for "
-        f"{'a formula' if len(changed) == 1 else 'formulas'}; explore reads the text without it."
+        f"Wrote an apostrophe before {listed(map(shown, changed), 3)} in {file}, since spreadsheet programs would read "
+        f"{'a formula' if len(changed) == 1 else 'formulas'}. explore ignores it when reading."
     ]
 
 
@@ -113,8 +113,8 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
     for name, cell in ((n, c) for n in _worded(frame) for c in (n, *frame[n])):
         if isinstance(cell, str) and (ILLEGAL_CHARACTERS_RE.search(cell) or len(cell) > LONGEST):
             raise InputError(
-                f"column {shown(name)}: an Excel file cannot hold {shown(cell)}, as it has control characters or more "
-                f"than {LONGEST} characters; write .csv instead"
+                f"column {shown(name)}: an Excel file cannot store {shown(cell)}: it has control characters or more "
+                f"than {LONGEST} characters. Write .csv instead"
             )
     with pd.ExcelWriter(path, engine="openpyxl") as writer:
         frame.to_excel(writer, index=False)

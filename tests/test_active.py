@@ -81,23 +81,23 @@ def test_asking_changes_nothing():
 @pytest.mark.parametrize(
     ("indices", "y", "message"),
     [
-        ([3], [0.0], "labelled already, held out for testing, or named twice"),
-        ([2], [0.0], "held out for testing"),
-        ([7, 7], [0.0, 0.0], "named twice"),
+        ([3], [0.0], "are not available: they are already labelled, not allowed, or repeated"),
+        ([2], [0.0], "are not available: they are already"),
+        ([7, 7], [0.0, 0.0], "or repeated"),
         ([30], [0.0], "points are numbered 0 to 29"),
         ([-1], [0.0], "points are numbered 0 to 29"),
         ([8], [np.nan], "a label is not a finite number"),
         ([8, 9], [np.inf, 0.0], "a label is not a finite number"),
-        ([8, 9], [1.0, 2.0, 3.0], "2 points cannot have 3 labels"),
-        ([8, 9], [1.0, 2.0, 3.0, 4.0], "2 points cannot have 4 labels; each has 1"),
-        ([], [], "0 points cannot have 0 labels"),
-        ([], [1.0], "0 points cannot have 1 label"),
-        ([8.7], [1.0], "must be of an integer type; got torch.float64"),
-        (np.array([8.0]), [1.0], "must be of an integer type"),
-        ([True], [1.0], "must be of an integer type; got torch.bool"),
-        (["8"], [1.0], "indices of points must be whole numbers"),
-        (None, [1.0], "indices of points must be whole numbers"),
-        ([8, 9], [[1.0], [2.0, 3.0]], "labels must be numbers"),
+        ([8, 9], [1.0, 2.0, 3.0], "got 3 labels for 2 points; each point needs"),
+        ([8, 9], [1.0, 2.0, 3.0, 4.0], "got 4 labels for 2 points; each point needs 1"),
+        ([], [], "got 0 labels for 0 points; each point needs"),
+        ([], [1.0], "got 1 labels for 0 points; each point needs"),
+        ([8.7], [1.0], "indices must have an integer type; got torch.float64"),
+        (np.array([8.0]), [1.0], "indices must have an integer type; got"),
+        ([True], [1.0], "indices must have an integer type; got torch.bool"),
+        (["8"], [1.0], "indices must be whole numbers"),
+        (None, [1.0], "indices must be whole numbers"),
+        ([8, 9], [[1.0], [2.0, 3.0]], "labels must be a numeric array with rows of"),
     ],
 )
 def test_wrong_labels_are_refused_and_change_nothing(indices, y, message):
@@ -258,7 +258,9 @@ def test_a_learner_of_something_else_is_not_continued(change):
 def test_arms_are_not_confused():
     first, second = single(arms=["random", "information-gain"]), single(arms=["information-gain", "random"])
     first.tell([[3], [4]], [[0.0], [1.0]])
-    with pytest.raises(InputError, match="saved learner has {'acquisitions': .'random', 'information-gain'"):
+    with pytest.raises(
+        InputError, match="the saved learner has different settings: {'acquisitions': .'random', 'information-gain'"
+    ):
         second.load_state_dict(first.state_dict())
 
 
@@ -269,7 +271,7 @@ def test_images_of_another_shape_are_other_points():
     pools = (x, x.reshape(6, 1, 2, 8))
     model = registry.posterior("bbb", Net(nn.Sequential(nn.Flatten(), nn.Linear(16, 1))), Gaussian())
     first, second = (single(x, model=model) for x in pools)
-    with pytest.raises(InputError, match="pool has other points"):
+    with pytest.raises(InputError, match="the saved learner has a different pool."):
         second.load_state_dict(first.state_dict())
 
 
@@ -288,10 +290,10 @@ def test_states_of_other_versions_are_refused():
     saved = own.state_dict()
     old = {k: saved[k] for k in ("labelled", "y", "round")} | {"seed": torch.tensor(0), "points": torch.tensor(P)}
     for wrong in (old, saved | {"format": torch.tensor(1)}, saved | {"format": torch.tensor(3)}):
-        with pytest.raises(InputError, match="another version of explore"):
+        with pytest.raises(InputError, match="written by another version"):
             single().load_state_dict(wrong)
     lost = saved | {"fingerprints": saved["fingerprints"] ^ 1}
-    with pytest.raises(InputError, match="a label belongs to a point that is not in this pool"):
+    with pytest.raises(InputError, match="a labelled point of the saved state is not in this pool, or not allowed"):
         single().load_state_dict(lost)
 
 
@@ -427,9 +429,9 @@ def test_class_labels_are_checked():
     model = registry.posterior("bbb", Net(mlp(2, [4], 3)), Categorical(), epochs=2)
     own = ActiveLearner(model, np.random.default_rng(0).normal(size=(9, 2)))
     for wrong in (0.5, np.nan, -1, 3):
-        with pytest.raises(InputError, match="class labels are whole numbers from 0 to 2|finite"):
+        with pytest.raises(InputError, match="class labels must be whole numbers from 0 to 2|finite"):
             own.tell([0, 1], [0, wrong])
-    with pytest.raises(InputError, match="labels must be numbers"):
+    with pytest.raises(InputError, match="labels must be a numeric array with rows of"):
         own.tell([0, 1], ["a", "b"])
     own.tell([0, 1], [0, 2])
     p = own.probabilities(own.x[:4])
@@ -454,7 +456,7 @@ def test_large_offsets_and_whole_numbers_are_no_trouble():
 
 def test_replicas_need_their_own_points():
     own = learner()
-    with pytest.raises(InputError, match=r"come as \[4, k\]"):
+    with pytest.raises(InputError, match=r"must have shape \[4, k\]"):
         own.tell([0, 1, 2, 3], [0.0, 1.0, 2.0, 3.0])
 
 
@@ -636,9 +638,9 @@ def test_inputs_are_those_of_the_pool():
     own.tell([3, 4], [0.0, 1.0])
     # One column would be spread over all of them.
     for wrong in (X[:, :1], X[0], X[:, :, None], np.zeros((0, 2)), np.zeros((4, 3))):
-        with pytest.raises(InputError, match=r"inputs come as \[n, 2\], as those that were fitted; got"):
+        with pytest.raises(InputError, match=r"inputs must have shape \[n, 2\] like the training inputs; got"):
             own.predict(wrong)
-    with pytest.raises(InputError, match="inputs must be numbers"):
+    with pytest.raises(InputError, match="inputs must be a numeric array with rows of"):
         own.predict([["a", "b"]])
     with pytest.raises(InputError, match="'0' expects 2 features"):
         single(np.zeros((5, 3)))
@@ -646,13 +648,13 @@ def test_inputs_are_those_of_the_pool():
         with pytest.raises(InputError, match="at least one point"):
             single(wrong)
     for allowed in (np.ones((1, P)), np.ones((1, P - 1), bool), np.ones(P, bool)):
-        with pytest.raises(InputError, match=r"allowed must be a mask \[1, 30\]"):
+        with pytest.raises(InputError, match="allowed must be a boolean array of shape .1, 30."):
             single(allowed=allowed)
 
 
 def test_labels_in_another_order_of_axes_are_not_shuffled():
     own = single(model=posterior(outputs=2))
-    with pytest.raises(InputError, match=r"come as \[1, 3, 2\]; got \[2, 3\]"):
+    with pytest.raises(InputError, match=r"labels must have shape \[1, 3, 2\]; got \[2, 3\]"):
         own.tell([3, 4, 5], np.zeros((2, 3)))
     own.tell([3, 4, 5], np.zeros((3, 2)))
     own.tell([6, 7, 8], np.zeros((1, 3, 2)))
@@ -665,7 +667,7 @@ def test_test_points_and_their_labels_are_checked():
         with pytest.raises(InputError, match=message):
             own.evaluate(wrong, Y)
     for labels in (Y[:-1], np.hstack([Y, Y]), 3.0):
-        with pytest.raises(InputError, match="the labels of all 30 points, 1 each"):
+        with pytest.raises(InputError, match="y must have the labels of all 30 points, 1 each"):
             own.evaluate(test, labels)
 
 
@@ -681,7 +683,10 @@ def test_extreme_units_are_no_answer_of_nan(dtype):
         torch.testing.assert_close(scaled.predict(X[:3] * factor).mean / factor, plain.predict(X[:3]).mean.double())
     far = X.copy()
     far[0] = 1e300
-    with pytest.raises(InputError, match="too far from the others to be standardised in torch.float32"):
+    with pytest.raises(
+        InputError,
+        match="an example is too far from the others to be standardised in torch.float32: it overflows",
+    ):
         learner(x=far).ask(1)
     with pytest.raises(InputError, match="too far from the others"):
         learner(x=X * 1e60, standardise="none").ask(1)
@@ -701,7 +706,7 @@ def test_labels_of_which_some_outputs_are_not_measured():
     again = ActiveLearner(partial, x, ["max-variance"])
     again.load_state_dict(learner.state_dict())
     assert torch.equal(again.ask(3).scores, learner.ask(3).scores)
-    with pytest.raises(InputError, match="a label is NaN in all its outputs"):
+    with pytest.raises(InputError, match="a point has NaN in all outputs. Leave out"):
         learner.tell([20], [[np.nan, np.nan]])
     with pytest.raises(InputError, match="a label is not a finite number"):
         learner.tell([20], [[np.inf, 1.0]])

@@ -212,5 +212,8 @@ def test_a_test_example_beyond_single_precision_is_refused():
     _, test = uci_splits(len(data.x), 1)[0]
     x = data.x.copy()
     x[test[0], 0] = 1e60
-    with pytest.raises(InputError, match="too far from the others to be standardised in torch.float32"):
+    with pytest.raises(
+        InputError,
+        match="an example is too far from the others to be standardised in torch.float32: it overflows",
+    ):
         compare.split(data._replace(x=x), 1, Rng(0))

@@ -43,8 +43,8 @@ class Experiment:
         wanted, pool = s.acquire * (s.rounds - 1), split.pool[:, : s.pool]
         if wanted > pool.shape[1]:
             raise InputError(
-                f"{s.rounds} rounds label {wanted} points, but the pool of {self.dataset.name} has "
-                f"{pool.shape[1]}; take fewer rounds, or fewer points a round"
+                f"{s.rounds} rounds need {wanted} points, but the pool of {self.dataset.name} has only "
+                f"{pool.shape[1]}. Reduce --rounds or --acquire."
             )
         self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))
         self.posterior = self._posterior(s.initial)

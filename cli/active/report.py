@@ -163,22 +163,18 @@ def verdict(arms: Mapping[str, Lines]) -> str:
     """Return whether the rule beat random, by the area under the learning curve."""
     metric, (arm, *control) = next(iter(arms.items()))
     if not control:
-        return "No control arm: nothing is said about whether the rule helps."
+        return "No comparison with random choice: the run has no control arm."
     difference, trials = arms[metric]["difference"], arms[metric]["difference"].shape[1]
     places = decimals(np.stack([arms[metric][name].to_numpy() for name in (arm, control[0])]))
     d, labels = area(difference), difference.index
-    mean = f"{d.text(places)} in the mean over the learning curve, and by " if len(labels) > 1 else ""
+    mean = f"{d.text(places)} on average over the learning curve, and by " if len(labels) > 1 else ""
     facts = f"{TITLES[metric]} differs by {mean}{last(difference).text(places)} at {labels[-1]} labels"
     if not d.mean < 0:
         return f"Warning: {arm} is not better than random: {facts}."
     if math.isnan(d.se):
-        return f"{arm} did better than random in the one trial: {facts}; more trials would tell whether by chance."
-    beat = (
-        "beat random by more than 2 s.e."
-        if d.mean < -2 * d.se
-        else "did better than random, but by no more than 2 s.e."
-    )
-    few = f" Of {trials} trials that says little; give --trials 10 or more." if trials < FEW else ""
+        return f"{arm} beat random in a single trial: {facts}. Use --trials 10 or more to rule out chance."
+    beat = "beat random by more than 2 s.e." if d.mean < -2 * d.se else "beat random, but by no more than 2 s.e."
+    few = f" {trials} trials are few; use --trials 10 or more." if trials < FEW else ""
     return f"{arm} {beat}: {facts}.{few}"
 
 
@@ -186,7 +182,7 @@ def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence for every fit that failed, and for prior variances at a bound in the last round."""
     for row in results[~results.alive].itertuples():
         where = f"Trial {row.trial}, arm {row.arm}"
-        yield f"{where}: the fit on {row.labels} labels failed and was stopped where it stood."
+        yield f"{where}: the fit on {row.labels} labels diverged and was stopped."
     notes, history = [], experiment.history
     if (shares := history.get("initial_curvature_share")) is not None:
         notes.append(curvature_note(shares[-1][history["alive"][-1]].tolist()))
@@ -223,15 +219,15 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
         if control:
             differences[metric][f"{run.prefix}{rule} - {CONTROL}"] = every.pop("difference")
         arms[metric] |= {run.prefix + arm: curve for arm, curve in every.items()}
-    warnings = [f"{failed} fits failed and were stopped where they stood."] if failed else []
-    note = "Mean over trials with a band of one standard error; test points are never labelled."
+    warnings = [f"{failed} fits diverged and were stopped."] if failed else []
+    note = "Mean over trials ± one standard error. Test points are never labelled."
     yield Section("Learning curves", figure(arms), [note], warnings, **cells(_joined(arms)))
     if any(differences.values()):
         drawn = figure(differences)
         for axes in drawn.axes:
             axes.axhline(0, color="black", linewidth=1)
-        note = "Paired by trial, from the same start: an error below 0 is smaller than that of labelling at random."
-        yield Section("Difference from labelling at random", drawn, [note], **cells(_joined(differences)))
+        note = "Paired by trial, from the same start. An error below 0 means that the rule beat random labelling."
+        yield Section("Difference from random labelling", drawn, [note], **cells(_joined(differences)))
     sets, missing = readable(runs, "data", lambda run: run.settings.load())
     yield from missing
     selected = {run: run.table("selected.csv") for run in runs if run.sizes.get("selected.csv")}
@@ -266,8 +262,8 @@ def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]
         axes.set(title=literal(f"{run.name}: {rule}, trial 1"))
         axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
     every[0].legend(fontsize="small")
-    note = "The two first principal components of the standardised features; grey are all points of the data."
-    return Section("What was chosen when", drawn, [note])
+    note = "First two principal components of the standardised features. Grey: all points of the data."
+    return Section("Chosen points by round", drawn, [note])
 
 
 def _best_scores(selected: Mapping[Opened, pd.DataFrame]) -> Section:
@@ -278,7 +274,7 @@ def _best_scores(selected: Mapping[Opened, pd.DataFrame]) -> Section:
         for arm, rows in table.groupby("arm", sort=False)
         if arm != CONTROL
     }
-    drawn = drawing.curves({"best score, as the rule counts it": lines}, "round", ("o-",), width=6)
+    drawn = drawing.curves({"best acquisition score": lines}, "round", ("o-",), width=6)
     return Section(
-        "Score of what was chosen", drawn, ["The best score of each round: how much the rule still expects."]
+        "Best score by round", drawn, ["Best acquisition score of each round: the gain that the rule still expects."]
     )

@@ -46,7 +46,7 @@ class Settings(problem.Problem):
         if self.targets is None:
             return None
         if schema is None:
-            raise InputError("--targets belongs to --data; a data set by name has no other inputs")
+            raise InputError("--targets applies to --data only. Leave it out for a built-in data set")
         try:
             matrix = schema.apply(cells_of(self.targets, self.decimal, self.sheet, strict=False))
         except (OSError, ImportError) as error:  # no file, no library for its format
@@ -69,13 +69,15 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     """Make settings of command-line options."""
     common, _ = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
     if common.net and options["hidden"]:
-        raise InputError("--hidden belongs to tables; -p net.KEY=VALUE sets the network for images")
+        raise InputError("--hidden applies to tables only. For images use --net and -p net.KEY=VALUE")
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
     texts = problem.split(options["parameters"], prefixes, epochs=options["epochs"])
     if common.net:
         common = replace(common, net_settings=zoo.settings(common.net, texts["net"]))
     if common.net and options["standardise"]:
-        raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
+        raise InputError(
+            "--standardise applies to tables only. Images are always scaled with the moments of the pool. Leave it out"
+        )
     asked = options["posterior"], texts[""], options["preset"]
     posterior = problem.configured(*asked, "pool of images" if common.net else "table")
     by_rows = posterior.preset == presets.BY_ROWS  # each round has its own defaults

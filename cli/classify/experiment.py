@@ -89,7 +89,9 @@ class Experiment:
         s, count = self.settings, len(images.x)
         order, held = Rng(s.seed).stream("split").permutation(1, count)[0], round(s.validation * count)
         if s.validation and not held:
-            raise InputError(f"--validate {s.validation:g} of {count} training images leaves none; take a larger share")
+            raise InputError(
+                f"--validate {s.validation:g} of {count} training images selects none. Pass a larger share"
+            )
         self._tested = "validation" if held else "test"
         train = _first(order[held:], "train", s.train)
         parts = (part if isinstance(part, ImageFiles) else self.rng.tensor(part) for part in (images.x, images.test_x))
@@ -116,8 +118,8 @@ class Experiment:
         rest = sum((batch.stop - batch.start) % world.parts for batch in slices)
         if not rest:
             return ""
-        parts = counted(world.processes, "part")
-        return f"Each epoch leaves {rest} of {count} images out, whose batches do not divide into {parts}."
+        parts = f"{world.processes} processes"
+        return f"Each epoch skips {rest} of {count} images, because batches are not divisible by {parts}."
 
     def _load_ood(self) -> str:
         """Load out-of-distribution images, and describe how they were converted."""
@@ -137,18 +139,18 @@ class Experiment:
         s = self.settings
         if s.augment != "none":
             worth = self.posterior.stands_for(1)
-            each = f"; each counts for {worth:g}" if worth != 1 else ""
-            yield f"Training images are augmented: {s.augment}{each}."
+            each = f"; each counts as {worth:g} examples" if worth != 1 else ""
+            yield f"Augmentation of training images: {s.augment}{each}."
         yield from notes
         for part, labels in (("training", self.task.y[0]), (self._tested, self.task.test_y)):
             counts = labels.bincount(minlength=len(self.classes)).tolist()
             if absent := [name for name, count in zip(self.classes, counts, strict=True) if not count]:
-                yield f"No {part} image is of {listed(absent, 10)}."
+                yield f"Classes without a {part} image: {listed(absent, 10)}."
         if self.posterior.net.norms and getattr(self.posterior, "batch_norm", "") == "frozen":
             norms = counted(len(self.posterior.net.norms), "batch normalisation")
-            yield f"Scales and shifts of {norms} stay 1 and 0; -p batch_norm=adam trains them."
+            yield f"The scale and shift of {norms} stay fixed at 1 and 0. Use -p batch_norm=adam to train them."
         if s.stream:
-            yield "Images stay in their files, and are decoded when they are needed."
+            yield "Images are read from their files during training."
 
     @property
     def done(self) -> int:
@@ -161,7 +163,7 @@ class Experiment:
 
     def warnings(self) -> Iterator[str]:
         if self._missing:
-            yield f"there is no out-of-distribution test on {self.settings.ood}: {self._missing}"
+            yield f"skipped the out-of-distribution test on {self.settings.ood}: {self._missing}"
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
         if self.finished:
@@ -228,7 +230,7 @@ class Experiment:
 def _first(order: Tensor, option: str, wanted: int | None) -> Tensor:
     """Return the first of shuffled indices, sorted; all of them if no number is wanted."""
     if wanted is not None and wanted > len(order):
-        raise InputError(f"--{option} is {wanted}, but there are {len(order)} images to {option} on")
+        raise InputError(f"--{option} is {wanted}, but only {counted(len(order), 'image')} can be used to {option}")
     return order[:wanted].sort().values
 
 

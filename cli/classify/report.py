@@ -33,7 +33,7 @@ from explore.runs.record import Run, plain
 from explore.runs.recorded import flat, run_id
 
 METRICS = {
-    "error": "error rate", "log_likelihood": "log-likelihood, nats an image", "brier": "Brier score",
+    "error": "error rate", "log_likelihood": "log-likelihood, nats per image", "brier": "Brier score",
     "calibration_error": "calibration error, 15 bins", "auroc_entropy": "AUROC of entropy",
     "auroc_information": "AUROC of mutual information",
 }  # fmt: skip
@@ -159,14 +159,15 @@ def report(experiment: Experiment, folder: Path) -> Report:
 
 def _failures(experiment: Experiment, finished: Finished, error: float) -> list[str]:
     if not finished.alive:
-        return ["the fit failed and was stopped where it stood."]
+        return ["the fit diverged and was stopped."]
     failures = []
     y = experiment.task.test_y
     most = y.bincount().max().item() / len(y)
     if error > IDLE * (1 - most):
         failures.append(
-            f"hardly anything was learnt: the most frequent class alone would be wrong on {100 * (1 - most):.2f} %; "
-            "take more --epochs, smaller batches (-p batch_size=32), another step (-p lr=...) or another posterior."
+            f"the model learnt almost nothing: always predicting the most frequent class has an error of "
+            f"{100 * (1 - most):.2f} %. Try more --epochs, smaller batches (-p batch_size=32), another learning rate "
+            "(-p lr=...) or another posterior."
         )
     if note := curvature_note([finished.initial_curvature_share]):
         failures.append(note)
@@ -204,7 +205,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     predictions, damaged = readable(done, "results", read)
     yield from (*missing, *damaged)
     if predictions:
-        yield drawing.calibration({name: t.probabilities for name, t in predictions.items()}, "Of all of them.")
+        yield drawing.calibration({name: t.probabilities for name, t in predictions.items()}, "All test images.")
     for run in runs:
         if run.name in predictions:
             for section in _of_run(run, predictions[run.name]):
@@ -223,9 +224,9 @@ def read(run: Opened) -> Tested:
         ]
         fits = kinds[0].probabilities.shape == (len(y), len(classes)) and index.shape == y.shape
         if not (fits and 0 <= y.min() <= y.max() < len(classes)):
-            raise ValueError("its arrays do not fit each other")
+            raise ValueError("its arrays have inconsistent shapes")
     except (ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{run.folder / saved.PROBABILITIES} is gone or damaged ({error})") from error
+        raise InputError(f"{run.folder / saved.PROBABILITIES} is missing or damaged ({error})") from error
     names = (Path(run.config["dataset"] or run.config["images"]).name, Path(str(run.config["ood"])).name)
     return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None, names)
 
@@ -235,16 +236,16 @@ def _scores(results: Mapping[str, pd.Series]) -> Section:
     for name, row in results.items():
         rows.append({"run": name, "posterior": str(row.posterior), "network": row.net, "epochs": str(row.epochs)})
         rows[-1] |= {title: _text(row[metric]) for metric, title in METRICS.items() if metric in row}
-        rows[-1]["seconds an epoch"] = f"{row.epoch_seconds:.3g}"
+        rows[-1]["seconds per epoch"] = f"{row.epoch_seconds:.3g}"
     failed = [name for name, row in results.items() if not row.alive]
-    warnings = [f"The fit of {name} failed and was stopped where it stood." for name in failed]
+    warnings = [f"The fit of {name} diverged and was stopped." for name in failed]
     return Section("Scores", warnings=warnings, **cells(pd.DataFrame(rows).fillna("")))
 
 
 def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
     yield _confusions(tested)
     if tested.ood is not None:
-        note = "Shares of the images; out-of-distribution images should be more uncertain."
+        note = "Share of images by uncertainty. Out-of-distribution images should be more uncertain."
         yield Section("Out-of-distribution images", uncertainties(tested, tested.ood), [note])
     images, missing = readable([run], "images", lambda run: run.settings.load()[0])
     yield from missing
@@ -261,10 +262,10 @@ def _confusions(tested: Tested) -> Section:
     most = wrong[wrong > 0].sort_values(kind="stable", ascending=False).head(PAIRS)
     pairs = [divmod(pair, len(names)) for pair in most.index.tolist()]
     rows = [[names[t], names[c], str(counts[t, c]), f"{shares[t, c]:.3g}"] for t, c in pairs]
-    notes = [f"{int(wrong.sum())} of {counted(len(tested.y), 'image')} are taken for another class."]
-    header = ("class", "taken for", "images", "share of the class")
+    notes = [f"{int(wrong.sum())} of {counted(len(tested.y), 'image')} misclassified."]
+    header = ("class", "predicted as", "images", "share of the class")
     if len(names) > DRAWN:
-        notes.append(f"Of {len(names)} classes, more than {DRAWN}, no picture is drawn.")
+        notes.append(f"No plot: {len(names)} classes are too many (at most {DRAWN}).")
         return Section("Confusions", None, notes, header=header, rows=rows)
     side = 2.5 + 0.28 * len(names)
     figure, (axes,) = panels(1, width=side + 1, height=side)
@@ -272,7 +273,7 @@ def _confusions(tested: Tested) -> Section:
     image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
     axes.set_xticks(range(len(names)), [literal(name) for name in names], rotation=90, fontsize="small")
     axes.set_yticks(range(len(names)), [literal(name) for name in names], fontsize="small")
-    axes.set(xlabel="taken for", ylabel="class")
+    axes.set(xlabel="predicted as", ylabel="class")
     figure.colorbar(image, ax=axes, label="share of the class")
     return Section("Confusions", figure, notes, header=header, rows=rows)
 
@@ -282,7 +283,8 @@ def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
     p, entropy = tested.probabilities.mean, tested.images.entropy.double().numpy()
     table = pd.DataFrame({"true": tested.y, "called": p.argmax(1), "confidence": p.max(1), "entropy": entropy})
     errors = table[table.true != table.called].nlargest(SHOWN, "confidence")
-    for title, shown in {"Surest of what is wrong": errors, "Least sure": table.nlargest(SHOWN, "entropy")}.items():
+    uncertain = table.nlargest(SHOWN, "entropy")
+    for title, shown in {"Most confident errors": errors, "Most uncertain images": uncertain}.items():
         if shown.empty:
             continue
         figure, every = panels(SHOWN, columns=SHOWN, width=1.3, height=1.8)
@@ -293,4 +295,4 @@ def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
             names = [literal(tested.classes[c][:14]) for c in (row["true"], row["called"])]
             axes.set_title(f"{names[0]}\nas {names[1]}: {row['confidence']:.2f}", fontsize=7)
-        yield Section(title, figure, ["Above each image its class, and as what it is taken with which probability."])
+        yield Section(title, figure, ["Titles: true class, predicted class and its probability."])

@@ -68,7 +68,9 @@ class Settings:
         else:
             images = load(self.dataset or "")
         if not len(images.test_x) and not self.validation:
-            raise InputError(f"{images.name} has no images for testing; --validate 0.2 holds a fifth of the others out")
+            raise InputError(
+                f"{images.name} has no test images. Use --validate 0.2 to hold out a fifth of the training images"
+            )
         whole = fingerprint(images)
         check_unchanged(f"the images of {images.name}", self.fingerprint, whole)
         augment: Any = self.augment or images.augmentation
@@ -83,7 +85,7 @@ class Settings:
         )  # fmt: skip
 
     def _augmentation(self, augmented: bool) -> Values:
-        """Return each image's weight under augmentation, if the posterior has it: the preset's, or `WORTH`."""
+        """Return the `augmentation` setting (from the preset, else `WORTH`), or {} for posteriors without it."""
         make = registry.find("posteriors", self.posterior)
         if "augmentation" not in registry.settings_of(make):
             return {}
@@ -104,14 +106,14 @@ class Settings:
             return None, "", self
         if Path(self.ood).is_absolute():
             if not Path(self.ood).exists():
-                raise InputError(f"--ood: there is no {self.ood} any more; restore it to continue")
+                raise InputError(f"--ood {self.ood} no longer exists. Restore it to continue")
             x, note = (inputs := read_inputs(Path(self.ood), shape)).x, inputs.note
         else:
             images = load(self.ood)
             if images.shape != shape:
                 raise InputError(
-                    f"images of {self.ood} are {list(images.shape)}, those of the run {list(shape)}; take a set of "
-                    "that shape, or a folder of images, which are scaled to it"
+                    f"images of {self.ood} have shape {list(images.shape)}, but the run expects {list(shape)}. "
+                    "Pass --ood with a set of that shape, or with a folder of images, which are rescaled"
                 )
             x, note = np.asarray(images.test_x), ""
         digest = hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
@@ -141,9 +143,9 @@ def _place(ood: str | None) -> str | None:
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options."""
     if options["images"] and options["dataset"]:
-        raise InputError("give --dataset or --images, not both")
+        raise InputError("--dataset and --images exclude each other. Pass only one of them")
     if not options["images"] and (options["size"] or options["grey"] or options["stream"] is not None):
-        raise InputError("--size, --grey and --stream belong to --images, not to --dataset")
+        raise InputError("--size, --grey and --stream apply to --images only. Leave them out with --dataset")
     texts = problem.split(options["parameters"], ("", "net"), epochs=options["epochs"])
     posterior = problem.configured(options["posterior"], texts[""], options["preset"], "images")
     settings = dict(registry.complete(posterior.make, posterior.settings))

@@ -108,7 +108,7 @@ class Experiment:
 
     @property
     def current(self) -> list[str]:
-        """The posteriors that come next, or go on."""
+        """Posteriors of the first unfinished group."""
         return next((group for group in self.groups if group[0] not in self.finished), [])
 
     @property
@@ -126,7 +126,7 @@ class Experiment:
         for name, column, k in zip(self.dataset.features, self.dataset.x.T, constant, strict=True):
             if k and np.ptp(column):
                 parts = f"training part of {k} of {self.settings.splits} splits"
-                yield f"{shown(name)} is constant in the {parts}, and ignored there"
+                yield f"{shown(name)} is constant in the {parts} and ignored there"
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
         while names := self.current:

@@ -41,7 +41,7 @@ Results = Mapping[str, pd.DataFrame]  # by posterior: the rows of results.csv, b
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:
-    """Write an event. The step of a checkpoint is an epoch, and 0 before those of the next posterior."""
+    """Write an event. The step of a checkpoint is an epoch, which restarts at 0 for the next posterior."""
     match event:
         case name, None:
             decisive = "test/error" if comparison.dataset.classes else "test/rmse"
@@ -161,7 +161,7 @@ def verdicts(comparison: Experiment, results: Results) -> Iterator[str]:
     by = "validation log-likelihood" if comparison.settings.validation else "bound"
     for name, each in ranked(comparison, results).items():
         if not each:
-            yield f"{name}: none is chosen, since every candidate failed on some split."
+            yield f"{name}: no candidate chosen, because each one failed on at least one split."
             continue
         (label, best), *rivals = each.items()
         lead = [best - other for _, other in rivals[:1]]
@@ -180,13 +180,13 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
         shares = rows.initial_curvature_share[rows.alive].tolist() if "initial_curvature_share" in rows else []
         yield from (f"{name}: {note}" for note in (clipped(learned, "splits"), curvature_note(shares)) if note)
         for split in rows.index[~rows.alive]:
-            yield f"Split {split}, {name}: the fit failed and was stopped where it stood."
+            yield f"Split {split}, {name}: the fit diverged and was stopped."
         if s.scale is not None:
             constant = (s.test_y * s.scale.unsqueeze(1)).square().mean((1, 2)).sqrt().cpu().numpy()
             if worse := rows.index[rows.alive & (rows.rmse > WORSE * constant)].map(str).tolist():
                 yield (
-                    f"{name} predicts worse than the mean of the training targets would on {len(worse)} of "
-                    f"{len(constant)} splits ({listed(worse, 5)}): its training has diverged, or hardly begun."
+                    f"{name} predicts worse than the mean of the training targets on {len(worse)} of {len(constant)} "
+                    f"splits ({listed(worse, 5)}): its training diverged, or needs more epochs."
                 )
 
 
@@ -279,7 +279,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     splits = [(name, str(len(rows))) for name, rows in results.items()]
     columns = [pd.DataFrame(splits, columns=["posterior", "splits"]).set_index("posterior")]
     columns += (table.set_index("posterior") for table in tables(results, validation).values())
-    note = "Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."
+    note = "Grey: single splits. Dot and bar: mean ± standard error. Differences are paired by split."
     yield Section("Scores", _splits(results, titles), [note], **cells(pd.concat(columns, axis=1).reset_index()))
     yield drawing.learning_curves(runs, titles, "Means over splits.")
     sets, missing = readable(runs, "data", lambda run: run.settings.load())

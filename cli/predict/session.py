@@ -31,7 +31,7 @@ def run(options: Mapping[str, Any]) -> None:
     with start.reading(folder):
         model = loaded.load_run(folder, **which, trust=options["trust"], device=device)
     if path.is_dir() and not model.images:
-        raise InputError(f"{path} is a folder; the run predicts the rows of a table, which is a file")
+        raise InputError(f"{path} is a folder. This run predicts rows of a table: pass a CSV, Excel or Parquet file")
     try:
         cells, x, notes = model.read(path, options["sheet"])
     except (OSError, ImportError) as error:
@@ -40,7 +40,7 @@ def run(options: Mapping[str, Any]) -> None:
     if curved := curvature_note(model.fitted.initial_curvature_share.tolist()):
         notes = (*notes, curved)
     if replaced := [str(name) for name in frame if name in cells.columns]:
-        notes = (*notes, f"Columns {', '.join(replaced)} of {path} are replaced.")
+        notes = (*notes, f"Replaced the columns {', '.join(replaced)} of {path}.")
     if out:
         notes = (*notes, *tables.write(out, cells, frame))
     if not options["quiet"]:
@@ -55,7 +55,7 @@ def _levels(text: str | None) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise InputError(f"--quantiles is {shown(text)}; it takes levels such as 0.05,0.5,0.95") from None
+        raise InputError(f"--quantiles is {shown(text)}; it must be levels such as 0.05,0.5,0.95") from None
 
 
 def _print(
@@ -67,7 +67,7 @@ def _print(
         display.echo(json.dumps(plain(result | rows | {"notes": list(notes)})))
         return
     if out:
-        display.echo(f"{counted(len(frame), 'row', be=True)} predicted in {out}.")
+        display.echo(f"Wrote predictions for {counted(len(frame), 'row')} to {out}.")
         return
     classes = [name for name in frame if str(name).startswith(f"{PREFIX}p_")]
     if len(classes) > WIDE:  # of many classes the likeliest one
@@ -80,4 +80,4 @@ def _print(
         table.add_row(str(i), *(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row))
     console.show(table)
     if len(frame) > SHOWN:
-        display.echo(f"{len(frame) - SHOWN} more rows; --out FILE writes all.")
+        display.echo(f"{len(frame) - SHOWN} more rows. Use --out FILE to write all of them.")

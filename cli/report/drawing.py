@@ -56,10 +56,10 @@ def curves(
 
 
 def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial: bool = False) -> None:
-    """Draw the mean over columns with a band of one standard error.
+    """Draw mean ± one standard error over the columns.
 
-    A step with a missing value is a gap, unless `partial`. A point without neighbours gets a marker, as no line shows
-    it.
+    Steps with a missing value are gaps; `partial` averages over the remaining columns. A point without neighbours gets
+    a marker, as no line shows it.
     """
     values = values if partial else values.where(values.notna().all(axis=1))
     mean, error = values.mean(axis=1), values.sem(axis=1).fillna(0.0)
@@ -77,7 +77,7 @@ def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str
         title: {name: steps.reindex(columns=[f"test/{metric}"]) for name, steps in series.items()}
         for metric, title in titles.items()
     }
-    return Section("While they learnt", curves(metrics, "epoch"), [note] if note else [])
+    return Section("Training curves", curves(metrics, "epoch"), [note] if note else [])
 
 
 def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -140,7 +140,7 @@ def held_out(
 
     def predict(run: Opened) -> dict[str, HeldOut]:
         if not (run.folder / saved.MODEL).exists():
-            raise InputError(f"{run.folder} has no {saved.MODEL} yet: no fit is finished")
+            raise InputError(f"{run.folder} has no {saved.MODEL} yet: the run is unfinished")
         data, content = sets[run.name], saved.read(run.folder, run.trusted)
         every, replicas = test(len(data.x), run.settings), pd.DataFrame(content.replicas)
         rows = [every[number - 1] for number in replicas["trial" if "trial" in replicas else "split"]]
@@ -229,7 +229,7 @@ def _classes(every: Mapping[str, HeldOut], note: str) -> Section:
         scores = {"accuracy": right.mean(), "mean confidence": confidence.mean(), "calibration error": error}
         rows.append({"model": name, "held-out points": str(len(tested.y))} | _texts(scores))
     reliability(axes, lines)
-    axes.set(xlabel="confidence", ylabel="share that is right", title="Reliability")
+    axes.set(xlabel="confidence", ylabel="share correct", title="Reliability")
     axes.legend(fontsize="small")
     return Section("Calibration", figure, [note], **cells(pd.DataFrame(rows)))
 

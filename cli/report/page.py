@@ -61,7 +61,7 @@ def check(path: Path) -> None:
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out is {path}; its name must end with .html")
     if path.exists() and not (path.is_file() and MARK.encode() in path.read_bytes()[:2000]):
-        raise InputError(f"{path} exists and is no report of explore; choose another --out")
+        raise InputError(f"{path} exists and was not written by explore report; choose another --out")
 
 
 def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
@@ -71,7 +71,7 @@ def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
     """
     figures = {path.with_name(f"{path.stem}-{s.name}.png"): s.figure for s in sections if s.figure is not None}
     if not path.exists() and (foreign := [str(picture) for picture in figures if picture.exists()]):
-        raise InputError(f"{foreign[0]} exists, as a figure of the page would be called; choose another --out")
+        raise InputError(f"{foreign[0]} exists and would be overwritten by a figure; choose another --out")
     try:
         with files.replacing(path) as draft:
             page = TEXTS.from_string(PAGE.read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ import pandas as pd
 from explore.cli import display, start
 from explore.cli.report import page
 from explore.cli.report.page import Section
-from explore.core.errors import InputError, listed
+from explore.core.errors import InputError, counted, listed
 from explore.learning import trust
 from explore.runs.record import read_run
 from explore.runs.recorded import recorded
@@ -68,13 +68,13 @@ class Opened:
                 series, row = _row(line)
                 rows.setdefault(series, []).append(row)
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-            raise InputError(f"{self.folder} is no run folder, or is damaged: {error}") from error
+            raise InputError(f"{self.folder} is not a run folder, or it is damaged: {error}") from error
         # A step may stand in several lines.
         return {series: pd.DataFrame(lines).groupby("step", sort=False).last() for series, lines in rows.items()}
 
     def _bytes(self, name: str) -> bytes:
         if not self.sizes.get(name):
-            raise InputError(f"{self.folder} has no {name} yet; let the run measure something first")
+            raise InputError(f"{self.folder} has no {name} yet. Let the run go on until its first results")
         return (self.folder / name).read_bytes()[: self.sizes[name]]
 
 
@@ -85,7 +85,7 @@ def _row(line: str) -> tuple[str, dict[str, float]]:
         case {"series": str(series), "step": int(step), **tags} if all(map(str.isprintable, [series, *tags])):
             values = {tag: math.nan if value is None else float(value) for tag, value in tags.items()}
             return series, {"step": step, **values}
-    raise ValueError("a line of metrics.jsonl has no series, step and numbers")
+    raise ValueError("a line of metrics.jsonl lacks a series, a step or numbers")
 
 
 def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> tuple[dict[str, T], list[Section]]:
@@ -95,7 +95,7 @@ def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> 
         try:
             parts[run.name] = read(run)
         except InputError as error:
-            warning = f"Left out the figures that need the {part} of {run.name}: {error}."
+            warning = f"Skipped the figures that need the {part} of {run.name}: {error}."
             missing.append(Section(f"{part.capitalize()} of {run.name}", warnings=[warning]))
     return parts, missing
 
@@ -107,10 +107,10 @@ def run(options: Mapping[str, Any]) -> None:
     runs = [_open(Path(folder), options["trust"]) for folder in options["runs"]]
     names = [one.name for one in runs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"several runs are called {', '.join(twice)}; rename a folder, so that they can be told apart")
+        raise InputError(f"several runs have the name {', '.join(twice)}. Rename a folder")
     commands = sorted({one.command for one in runs})
     if len(commands) > 1:
-        raise InputError(f"runs of {' and '.join(commands)} have no page in common; give those of one command")
+        raise InputError(f"a report shows runs of one command, not of {' and '.join(commands)}. Pass runs of one only")
     _check_data(commands[0], runs)
     if len(runs) > 1:
         runs = [replace(one, prefix=f"{one.name}: ") for one in runs]
@@ -123,7 +123,7 @@ def run(options: Mapping[str, Any]) -> None:
     if options["as_json"]:
         display.echo(json.dumps({"report": str(out), "figures": [str(path) for path in pictures], "runs": names}))
     else:
-        display.echo(f"{out} and {len(pictures)} figures are written.")
+        display.echo(f"Wrote {out} and {counted(len(pictures), 'figure')}.")
 
 
 def _check_data(command: str, runs: Sequence[Opened]) -> None:
@@ -131,7 +131,7 @@ def _check_data(command: str, runs: Sequence[Opened]) -> None:
     sources = {str([one.config.get(key) for key in SHARED]) for one in runs}
     if command in ("active", "classify", "compare") and len(sources) > 1:
         names = ", ".join(one.name for one in runs)
-        raise InputError(f"{names} differ in their data, target or validation; give each a page of its own")
+        raise InputError(f"{names} differ in data, target or validation. Write a separate report for each of them")
 
 
 def _open(folder: Path, trusted: Sequence[str]) -> Opened:
@@ -140,7 +140,7 @@ def _open(folder: Path, trusted: Sequence[str]) -> Opened:
     command = settings["command"]
     if command not in PAGES:
         raise InputError(
-            f"{folder} is a run of explore {command}, of which there is no report; those of {listed(PAGES)} have one"
+            f"{folder} was written by explore {command}, which has no report. Pass runs of {listed(PAGES)}"
         )
     if command != "suggest":
         config, checkpoint = read_run(folder)

@@ -115,7 +115,7 @@ def _rounds(history: History) -> Section:
     pending = sum(row.pending is not None for row in history.memory.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
     sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."
-    return Section("What was asked and answered", figure, [sentence], header=header, rows=rows)
+    return Section("Suggestions and measurements", figure, [sentence], header=header, rows=rows)
 
 
 def _range(mean: Any, low: Any, high: Any) -> str:
@@ -142,13 +142,13 @@ def _predicted(history: History) -> Iterator[Section]:
         axes.errorbar(y, middle, [middle - low, high - middle], fmt="o", markersize=4, capsize=2, alpha=0.8)
         ends = [min(y.min(), low.min()), max(y.max(), high.max())]
         axes.plot(ends, ends, "k--", linewidth=1)
-        axes.set(xlabel=literal(f"{target}, measured afterwards"), ylabel="predicted, with interval")
+        axes.set(xlabel=literal(f"{target}, measured"), ylabel="predicted, with interval")
         inside = int(((low <= y) & (y <= high)).sum())
         sentences.append(
             f"{target}: {inside} of {len(y)} measurements lie in the 90 % interval predicted for them. "
             f"Mean absolute error: {np.abs(y - middle).mean():.4g}."
         )
-    yield Section("Predicted, then measured", figure, sentences)
+    yield Section("Predictions and later measurements", figure, sentences)
 
 
 def _map(run: Opened, history: History) -> Iterator[Section]:
@@ -174,7 +174,7 @@ def _map(run: Opened, history: History) -> Iterator[Section]:
     map_of(axes, x, start, [at[name] for name in rounds], list(rounds.values()))
     axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
     axes.legend(fontsize="small")
-    yield Section("What was chosen when", figure, ["The first two principal components of the known rows."])
+    yield Section("Chosen rows by round", figure, ["First two principal components of the rows in the campaign."])
 
 
 def _scores(history: History) -> Iterator[Section]:

@@ -68,7 +68,7 @@ def command(ctx: click.Context, **values: object) -> None:
         options.run(ctx, values, ("timesteps", "seeds"))
         return
     options.check_empty(ctx)
-    options.refuse(ctx, WATCH, "--watch shows a policy as it was trained")
+    options.refuse(ctx, WATCH, "--watch uses the settings of the run")
     from explore.cli.rl import watch
 
     watch.run(values, chosen="seed" in options.on_command_line(ctx))

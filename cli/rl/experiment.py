@@ -50,7 +50,7 @@ class Experiment:
 
     def warnings(self) -> Iterator[str]:
         if self._unfinished and (reason := self.settings.unpaid):
-            yield f"the bonus will be 0 throughout: {reason}."
+            yield f"the bonus will always be 0: {reason}."
 
     def events(self, folder: Path, emit: Emit) -> None:
         def count(event: Piece | int) -> None:
@@ -127,7 +127,7 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
 
 
 def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
-    """Train a seed in a process of its own, from the arguments of `Training.at`."""
+    """Train a seed in a separate process, from the arguments of `Training.at`."""
     torch.set_num_threads(threads)
     execute(record=record)
 

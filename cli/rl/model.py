@@ -115,10 +115,10 @@ def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
 
 
 def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
-    """Fill an empty buffer with saved transitions; refuse those of other settings."""
+    """Fill an empty buffer with saved transitions; refuse transitions of other settings."""
     n, pos = len(saved["rewards"]), int(saved["pos"])
     if pos not in (range(buffer.buffer_size) if n == buffer.buffer_size else [n]):
-        raise InputError(f"it has {n} rows of {buffer.buffer_size}, and the next one would be {pos}")
+        raise InputError(f"its replay buffer has {n} of {buffer.buffer_size} rows, but position {pos}")
     rows = _rows(buffer, n)
     for name, value in tree.restore(rows, {name: value for name, value in saved.items() if name != "pos"}).items():
         rows[name].copy_(value)

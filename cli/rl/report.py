@@ -39,8 +39,8 @@ PLACES = {"return": 3, "success": 2, "paid": 2, "seconds": 1, "first_paid": 0}  
 COUNTS = ("dropped", "restarts")  # of transitions that were not finite, and of the dynamics model, if there is one
 FURTHER = {
     "success": "share of episodes with a success",
-    "extrinsic_total": "reward of an iteration",
-    "bonus_mean": "bonus of a transition",
+    "extrinsic_total": "reward per iteration",
+    "bonus_mean": "bonus per transition",
     "dyn_nll_before": "dynamics model: NLL of new transitions",
 }
 
@@ -99,12 +99,12 @@ def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str
     reason, frame = settings.unpaid, pd.DataFrame(seeds)
     # Off-policy the bonus is no part of the rewards of a batch.
     if settings.algo != "sac" and settings.vime and not frame.bonus_paid.any():
-        reason = reason or "no transition gave the dynamics model anything to learn"
+        reason = reason or "the dynamics model learnt nothing from any transition"
     if reason:
-        yield "bonus", f"0 throughout: {reason}"
+        yield "bonus", f"always 0: {reason}"
     share = (frame.bonus_share * frame.seconds).sum(skipna=False) / frame.seconds.sum()
     if not math.isnan(share):
-        yield "time", f"{share:.0%} went into the bonus and its model"
+        yield "time", f"{share:.0%} for the bonus and the dynamics model"
 
 
 def table(seeds: list[dict[str, Any]]) -> pd.DataFrame:
@@ -148,11 +148,11 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     labels = [p if posteriors.count(p) == 1 else f"{p} ({run.name})" for p, run in zip(posteriors, runs, strict=True)]
     tables = {label: run.table("results.csv") for label, run in zip(labels, runs, strict=True)}
     environments = sorted({str(run.config["env"]) for run in runs})
-    figure = _figure(tables, {"ep_extrinsic_mean": "return of an episode, without bonus"}, width=8, height=4.5)
+    figure = _figure(tables, {"ep_extrinsic_mean": "episode return, without bonus"}, width=8, height=4.5)
     figure.axes[0].set_title(literal(", ".join(environments)))
-    notes = ["Mean over seeds with a band of one standard error; iterations in which no episode ended are left out."]
+    notes = ["Mean over seeds ± one standard error. Iterations in which no episode ended are left out."]
     if len(environments) > 1:
-        notes.append("These runs are of several environments, whose returns do not count the same things.")
+        notes.append("These runs use different environments, so their returns are not comparable.")
     rows = []
     for label, table in tables.items():
         returns = [row["return"] for row in results(table)]

@@ -83,15 +83,15 @@ class Settings:
             return None
         shorter = "-p vime.interval" if self.algo == "sac" else "--algo-param n_steps"
         return (
-            f"the dynamics model is first trained after {trained} steps of {self.timesteps}; raise --timesteps or "
-            f"lower {shorter}" + (" and -p vime.minimum" if self.vime["minimum"] > self.batch else "")
+            f"the dynamics model starts training after {trained} steps, but --timesteps is {self.timesteps}; raise it "
+            f"or lower {shorter}" + (" and -p vime.minimum" if self.vime["minimum"] > self.batch else "")
         )
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options."""
     if options["env"] is None:
-        raise InputError("give --env, an environment from `explore list envs` or any other of Gymnasium")
+        raise InputError("--env is missing. Pass a name from `explore list envs`, or another environment of Gymnasium")
     copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
     arguments = problem.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
     return Settings(
@@ -126,10 +126,7 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
         steps = chosen.get("n_steps", 5000 // copies)
         settings |= _paper(steps * copies, copies)
     if options["algo"] == "sac" and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
-        raise InputError(
-            "--algo-param n_steps has no effect beside a bonus, whose replay buffer gives single steps; leave it out, "
-            "or take --posterior none"
-        )
+        raise InputError("--algo-param n_steps is not supported with a bonus. Leave it out, or pass --posterior none")
     if options["algo"] == "sac":  # more room than there are steps would only cost memory
         settings["buffer_size"] = min(settings["buffer_size"], options["timesteps"])
     return settings | chosen
@@ -162,12 +159,12 @@ def _writable(hint: Any) -> Any:
 
 
 def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return all arguments of the bonus, with defaults resolved; None: there is no bonus."""
+    """Return all arguments of the bonus, with defaults resolved; None: no bonus."""
     chosen = {name: options[name] for name in BONUS if options[name] is not None}
     if options["posterior"] == "none":
         if chosen or options["parameters"]:
             first = "-p" if options["parameters"] else "--" + next(iter(chosen)).replace("_", "-")
-            raise InputError(f"--posterior none gives no bonus; leave out {first}")
+            raise InputError(f"{first} needs a bonus, which --posterior none turns off. Leave {first} out")
         return None
     hints = registry.settings_of(RewardSettings) | registry.settings_of(DynamicsSettings)
     if "n_eff" in chosen:
@@ -176,7 +173,9 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
     targets = {"": registry.find("posteriors", options["posterior"]), "vime": vime}
     parsed = problem.parse(options["parameters"], targets)
     if "interval" in parsed["vime"] and options["algo"] != "sac":
-        raise InputError(f"-p vime.interval has no effect with {options['algo']}, whose batches are its rollouts")
+        raise InputError(
+            f"-p vime.interval has no effect with {options['algo']}, which uses its rollouts as batches. Leave it out"
+        )
     further: dict[str, Any] = parsed["vime"]
     encoder = {"encoder": further.pop("encoder")} if "encoder" in further else {}
     plug_in: dict[str, Any] = {"posterior": options["posterior"], "posterior_settings": parsed[""]}
@@ -187,7 +186,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """Return the settings of a dataclass that can be written as text; of a mixture also those of its members."""
+    """Return the settings of a dataclass that can be written as text; for a mixture also its members' settings."""
     allowed = registry.settings_of(type(record))
     values = {f.name: getattr(record, f.name) for f in fields(record) if f.name in allowed}
     inner = getattr(record, "posterior", None)

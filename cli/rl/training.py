@@ -213,7 +213,10 @@ class Training:
                 files.check(saved / name, digest)
         training = Training(settings, seed, device, saved, run_id(folder) if folder else "")
         if training.model.num_timesteps != position.timesteps:
-            raise InputError(f"{saved} is damaged: its policy has taken {training.model.num_timesteps} steps")
+            raise InputError(
+                f"{saved} is damaged: its policy was trained for {training.model.num_timesteps} steps, "
+                f"but the run recorded {position.timesteps}"
+            )
         training.position = training._saved = position
         return training
 
@@ -311,7 +314,7 @@ class Training:
 
 @contextmanager
 def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
-    """Read a file written by `save`, of the run of this id; any reader error means the file is corrupt."""
+    """Read a file of run `run` written by `save`. Any reader error means the file is corrupt."""
     content = files.load(path, kind, FORMAT, run)
     try:
         yield content

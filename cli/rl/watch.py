@@ -97,7 +97,7 @@ def _picture(env: Any) -> Image.Image:
     try:
         pixels = env.render()
     except Exception as error:  # any error of an environment's own code, or of a missing screen
-        raise InputError(f"{env.spec.id} cannot be drawn: {type(error).__name__}: {error}") from error
+        raise InputError(f"cannot render {env.spec.id}: {type(error).__name__}: {error}") from error
     if not isinstance(pixels, np.ndarray):
-        raise InputError(f"{env.spec.id} gives no pictures (render_mode rgb_array)")
+        raise InputError(f"{env.spec.id} does not render images. It must support render_mode rgb_array")
     return Image.fromarray(pixels).quantize(method=Image.Quantize.FASTOCTREE)  # the default takes five times as long

@@ -32,7 +32,7 @@ def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
             raise one_of(f"feature of {dataset.name}", name, dataset.features)
     columns = [i for i, feature in enumerate(dataset.features) if feature not in names]
     if not columns:
-        raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature; keep at least one")
+        raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature. Keep at least one")
     return dataset._replace(x=dataset.x[:, columns], features=tuple(dataset.features[i] for i in columns))
 
 
@@ -57,14 +57,16 @@ def uci_splits(
     """
     size = round(fraction * n)
     if k < 1 or not 0 < size < n:
-        raise InputError(f"{k} splits of {n} examples with {size} for training; each needs training and test examples")
+        raise InputError(f"cannot split {n} examples {k} times with {size} for training: each part needs an example")
     rng = np.random.RandomState(1)  # published results use this legacy generator; a modern one gives other splits
     permutations = [rng.permutation(n) for _ in range(k)]
     if not validation:
         return [(p[:size], p[size:]) for p in permutations]
     start = size - round(validation * size)
     if not 0 < start < size:
-        raise InputError(f"a share of {validation} of {size} training examples leaves none to train on, or to validate")
+        raise InputError(
+            f"a validation share of {validation} of {size} training examples leaves none for training or for validation"
+        )
     return [(p[:start], p[start:size]) for p in permutations]
 
 
@@ -86,7 +88,7 @@ def pool_splits(n: int, trials: int, initial: int, test: int, seed: int) -> Pool
         counts = f"trials={trials}, initial={initial} and test={test}"
         raise InputError(f"{counts} must be 1 or more, and seed={seed} 0 or more")
     if initial + test >= n:
-        allowed = f"take fewer than {n} together" if n > 2 else "at least 3 examples are needed"
+        allowed = f"use fewer than {n} together" if n > 2 else "at least 3 examples are needed"
         raise InputError(f"{initial} labelled and {test} test points of {n} leave no pool; {allowed}")
     streams = (np.random.SeedSequence(seed, spawn_key=(0, trial)) for trial in range(trials))
     order = np.stack([np.random.default_rng(stream).permutation(n) for stream in streams])

@@ -19,7 +19,7 @@ from explore.data import texts
 from explore.data.reading import Cells, called
 
 OTHER, MISSING = "(other)", "(missing)"
-BEFORE = "when the table was first read"
+BEFORE = "when the schema was made"
 EMPTY = "empty cell"
 
 
@@ -35,7 +35,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column whose cells are read as numbers: those of dates are days, and the second of two words is 1."""
+    """A column whose cells are read as numbers: dates as days, and two words as 0 and 1."""
 
     name: str
     fill: float  # for empty cells
@@ -62,7 +62,11 @@ class Quantity:
         column = cells.columns[self.name]
         values, odd = self._read(column, cells.decimal)
         if len(odd):
-            accepted = "a date as before, or like 2024-03-31" if self.form else "a finite number without a unit"
+            accepted = (
+                "a date in the format of the column, or like 2024-03-31"
+                if self.form
+                else "a finite number without a unit"
+            )
             accepted = f"one of {listed(self.words)}" if self.words else accepted
             raise InputError(f"{cells.where(int(odd[0]), self.name)}: {shown(column[odd[0]])} is not {accepted}")
         missing = np.isnan(values)
@@ -76,7 +80,7 @@ class Quantity:
                 self,
                 cells,
                 changed,
-                ("", "new value", f"; all rows had the same value {BEFORE}, so its effect is not learnt"),
+                ("", "new value", f"; the column was constant {BEFORE}, so the model has not learnt its effect"),
             ),
         ]
 
@@ -217,7 +221,7 @@ class Schema:
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{shown(value)} is no schema of a table ({error}); make one from the table") from None
+            raise InputError(f"{shown(value)} is not a table schema ({error}). Make one from the table") from None
 
 
 def _column(entry: dict[str, Any]) -> Column:
@@ -225,9 +229,9 @@ def _column(entry: dict[str, Any]) -> Column:
     make: Any = KINDS[kind]
     entry["name"] = called(entry["name"])  # normalised as in the tables to which it applies
     if entry.pop("cycles", ()):  # empty in the schemas that commands of earlier versions wrote
-        raise ValueError("cycles of dates are not supported")
+        raise ValueError("cyclic dates are not supported")
     column: Column = make(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
     check_fields(column, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
     if column.kind != kind or len(getattr(column, "words", ())) not in (0, 2):
-        raise ValueError(f"a {kind} needs other fields")
+        raise ValueError(f"a {kind} has other fields")
     return column

@@ -32,7 +32,7 @@ def most_of(size: int, limit: float = math.inf) -> int:
 def check_size(needed: int, most: int, name: object) -> None:
     """Refuse a file that unpacks to more than `most` bytes."""
     if needed > most:
-        raise InputError(f"{name} unpacks to more than {most // MIB} MiB, the most that is unpacked")
+        raise InputError(f"{name} unpacks to more than {most // MIB} MiB, the limit for its size")
 
 
 def read(path: Path, limit: int = LIMIT) -> bytes:
@@ -56,7 +56,7 @@ def read(path: Path, limit: int = LIMIT) -> bytes:
     except InputError:
         raise
     except Exception as error:  # any reader error means the file is corrupt
-        raise InputError(f"{path} is damaged or cut short ({reason(error)}); replace it") from None
+        raise InputError(f"{path} is damaged or truncated ({reason(error)}). Replace it") from None
 
 
 def member(content: bytes, most: int, path: object, wanted: str | None = None) -> bytes:
@@ -67,7 +67,7 @@ def member(content: bytes, most: int, path: object, wanted: str | None = None) -
         real = [name for name in sizes if not name.startswith("__MACOSX/") and PurePosixPath(name).name[:2] != "._"]
         chosen = [name for name in real if wanted in (None, PurePosixPath(name).name)]
         if not chosen or (wanted is None and len(chosen) > 1):
-            raise InputError(f"{path} holds {listed(sizes) or 'nothing'}; it must hold {wanted or 'one file'}")
+            raise InputError(f"{path} contains {listed(sizes) or 'nothing'}; it must contain {wanted or 'one file'}")
         check_size(sizes[chosen[0]], most, path)
         return archive.read(chosen[0])  # not more than its header declares
 
@@ -92,8 +92,8 @@ def arrays(path: Path, keys: Collection[str] | None = None) -> tuple[dict[str, n
     except InputError:
         raise
     except Exception as error:  # any reader error means the file is corrupt
-        advice = "; save text as by y.astype(str)" if "Object arrays" in str(error) else ""
-        raise InputError(f"{path} is no .npz file of arrays ({shown(str(error))}){advice}") from None
+        advice = ". Save text with y.astype(str)" if "Object arrays" in str(error) else ""
+        raise InputError(f"cannot read {path}: not an .npz archive of arrays ({shown(str(error))}){advice}") from None
 
 
 def reason(error: Exception) -> str:

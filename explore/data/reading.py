@@ -72,12 +72,12 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
     """Normalise distinct names of columns; unnamed ones are named by position, with a note."""
     stripped = [called(name) for name in names]
     if not any(stripped):
-        raise InputError(f"the first line of {path} is blank; it must name the columns")
+        raise InputError(f"the first line of {path} is blank. It must name the columns")
     unnamed = [f"column {i}" for i, name in enumerate(stripped, 1) if not name]
     header = [name or f"column {i}" for i, name in enumerate(stripped, 1)]
     if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise InputError(f"{path} has several columns named {listed(twice)}; give each its own name")
-    return header, (f"{path} has columns without a name, which are called {listed(unnamed, 5)}.",) if unnamed else ()
+        raise InputError(f"{path} has several columns named {listed(twice)}. Rename them")
+    return header, (f"Named columns of {path} without a name {listed(unnamed, 5)}.",) if unnamed else ()
 
 
 def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
@@ -91,7 +91,7 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
             lines.append(line)
             filled.append(cells)
     if not lines:
-        raise InputError(f"{path} has no line of data after its first line, which names the columns")
+        raise InputError(f"{path} has no rows below its header")
     packed.check_size(POINTER * len(header) * len(lines), packed.most_of(size), path)
     columns = zip_longest(header, *filled, fillvalue="")
     return Cells(path, {name: list(map(str.strip, column)) for name, *column in columns}, tuple(lines), notes=notes)
@@ -108,15 +108,15 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     notes = []
     if (zero := content.find(b"\0")) >= 0:
         line = content.count(b"\n", 0, zero) + 1
-        raise InputError(f"{path}, line {line}, has a NUL byte, as no text in UTF-8 has; {AS_CSV}")
+        raise InputError(f"{path}, line {line}, has a NUL byte, so it is not UTF-8 text; {AS_CSV}")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         text = content.decode("cp1252", "replace")  # Latin-1 as Windows writes it
         line, example = content.count(b"\n", 0, error.start) + 1, shown(text[max(0, error.start - 20) :][:40])
-        notes = [f"{path} is not encoded in UTF-8 and was read as Latin-1 (Windows-1252); line {line} says {example}."]
+        notes = [f"{path} is not UTF-8 and was read as Latin-1 (Windows-1252). Check line {line}: {example}."]
     if not text.strip():
-        raise InputError(f"{path} is empty; its first line must name the columns")
+        raise InputError(f"{path} is empty. Its first line must name the columns")
     declared = _DECLARED.match(text)
     mark = declared[1] if declared else max(SEPARATORS, key=lambda mark: _widths(text, mark))
     if mark != ",":
@@ -126,7 +126,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # 950, 1.200 and 12.500
         marked = next((cell for cell in column if "." in cell), "")
         if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
-            advice = f"if its point marks thousands, write {marked.replace('.', '')}"
+            advice = f"if the point separates thousands, write {marked.replace('.', '')}"
             notes.append(f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; {advice}.")
     return cells._replace(decimal=decimal, notes=tuple(notes))
 
@@ -162,8 +162,8 @@ def restored(cells: Cells) -> Cells:
         columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
         if changed:
             notes.append(
-                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)}, "
-                "which keeps spreadsheet programs from taking it for a formula, is not part of the text."
+                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)} "
+                "is ignored; it only keeps spreadsheet programs from reading a formula."
             )
     return cells._replace(columns=columns, notes=tuple(notes))
 
@@ -200,10 +200,10 @@ def _text(value: Any, where: str = "a cell") -> str:
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
     """Return the cells of an Excel (of its first sheet without this one, unless `strict`) or Parquet file, or None."""
     if content.startswith(b"\xd0\xcf\x11\xe0"):
-        raise InputError(f"{path} is of an old version of Excel, or encrypted; save it as .xlsx or as CSV in UTF-8")
+        raise InputError(f"{path} has an old Excel format, or is encrypted. Save it as .xlsx, or as CSV in UTF-8")
     parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
     if sheet is not None and strict and not excel:
-        raise InputError(f"{path} is no Excel file and has no sheets; leave --sheet out")
+        raise InputError(f"sheet (--sheet) applies to Excel files; {path} is not one. Leave it out")
     if not (parquet or excel):
         return None
     kind = "a Parquet" if parquet else "an Excel"
@@ -212,10 +212,10 @@ def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool =
     except InputError:
         raise
     except ImportError:
-        install = "pip install 'explore-bnn[tables]' reads it, or save the table as CSV"
+        install = "install 'explore-bnn[tables]' with pip to read it, or save the table as CSV"
         raise InputError(f"{path} is {kind} file; {install}") from None
     except Exception as error:  # any reader error means the file is corrupt
-        raise InputError(f"{path} is {kind} file that cannot be read ({packed.reason(error)}); replace it") from None
+        raise InputError(f"cannot read {path} as {kind} file ({packed.reason(error)}). Replace it") from None
 
 
 def _parquet(path: Path, content: bytes) -> Cells:
@@ -275,7 +275,7 @@ def _sheet_rows(path: Path, *sheets: Any) -> Iterator[tuple[int, list[str]]]:
         for column, (value, formula) in enumerate(zip(values, formulas, strict=True), 1):
             if value is None and formula is not None:
                 problem = f"the formula {shown(formula)} has no stored value"
-                advice = "open the file in a spreadsheet program and save it, or save it as CSV"
+                advice = "save the file in a spreadsheet program, or save it as CSV"
                 raise InputError(f"{path}, row {number}, column {column}: {problem}; {advice}")
         cells = list(map(_text, values))
         while cells and not cells[-1]:

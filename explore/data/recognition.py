@@ -19,8 +19,8 @@ WORDS = 5  # from so many on, a text is free
 FEW = 5  # rows; fewer may count up by chance
 MANY = 20  # rows, from which numbers in any order count the rows where most of them follow one another
 ORDERING = {"order": "numbers the rows", "timestamp": "says when rows were measured"}
-ONE_WAY = "goes one way from row to row; drop it if it is an order or a time of measurement"
-CONSTANT = "is the same in every row, so that what another value does is not learnt"
+ONE_WAY = "only rises or only falls from row to row; drop it if it is an order or a time of measurement"
+CONSTANT = "is constant, so the model cannot learn its effect"
 
 _ID = re.compile(r"(?i:(.*[\W_])?(id|uuid))|.*(ID|Id)")  # whole numbers of such a name are none if all differ
 # Names without marks and case.
@@ -63,7 +63,7 @@ def infer(
     if not schema.features:
         raise InputError(f"{cells.path} has no column left to learn from: {' '.join(notes)}")
     if twice := [name for name, count in Counter(schema.features).items() if count > 1]:
-        raise InputError(f"{cells.path} would have several features {shown(twice[0])}; rename a column")
+        raise InputError(f"{cells.path} would have several features {shown(twice[0])}. Rename a column")
     return schema, tuple(notes)
 
 
@@ -74,7 +74,10 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
         if not wanted and (code := texts.code(column)):
             category, remarks = _words(name, cells, False)
             why = f"has {'leading zeros' if len(code) < 16 else 'more digits than a number keeps'}, as in {shown(code)}"
-            return category, [f"{why}, so that its cells are names; --feature {shown(name)} reads numbers", *remarks]
+            return category, [
+                f"{why}, so it is read as a category; use --feature {shown(name)} to read numbers",
+                *remarks,
+            ]
         return _number(name, column, values, wanted or decided)
     counts = Counter(column)
     present = [cell for cell in counts if not texts.absent(cell)]
@@ -94,7 +97,7 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     category, remarks = _words(name, cells, False)
     numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
     if numbers and isinstance(category, Category):
-        remarks.append(f"has texts in most rows, so that numbers among them are names, such as {shown(numbers[0])}")
+        remarks.append(f"has texts in most rows, so its numbers are categories, too, such as {shown(numbers[0])}")
     return category, remarks
 
 
@@ -111,12 +114,12 @@ def _number(name: str, column: Sequence[str], values: np.ndarray, wanted: bool) 
             return _left_out(name, "order")
     result, remarks = _quantity(name, values, wanted)
     if bare := texts.ambiguous(column):
-        remarks.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
+        remarks.append(f"has {shown(bare)}, read as {float(bare):g}; use --categorical if it is a name")
     return result, remarks
 
 
 def _left_out(name: str, why: str) -> tuple[Column, list[str]]:
-    return LeftOut(name, why), [f"{ORDERING[why]} and is left out; --feature {shown(name)} takes it in"]
+    return LeftOut(name, why), [f"{ORDERING[why]} and is left out; use --feature {shown(name)} to include it"]
 
 
 def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Column, list[str]]:
@@ -125,8 +128,8 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
     if len(forms) > 1:
         differs = (days != texts.dates(column, forms[1])[0]) & ~np.isnan(days)
         row = int(np.argmax(differs if differs.any() else ~np.isnan(days)))
-        problem = f"{shown(column[row])} may begin with the day or with the month"
-        raise InputError(f"{cells.where(row, name)}: {problem}; write it as 2024-03-31, or call the column categorical")
+        problem = f"{shown(column[row])} may start with the day or with the month"
+        raise InputError(f"{cells.where(row, name)}: {problem}; write dates like 2024-03-31, or use --categorical")
     if not wanted and (_TIMED.fullmatch(_plain(name)) or (days[~np.isnan(days)] % 1).any()):
         return _left_out(name, "timestamp")
     origin = float(np.floor(np.nanmin(days)))
@@ -148,30 +151,32 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
     if not (rows := counts.total()):
         return LeftOut(name, "empty"), ["is empty and left out"]
     if {OTHER, MISSING} & counts.keys():
-        raise InputError(f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}; write it another way")
+        raise InputError(
+            f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}, which are reserved. Replace it"
+        )
     least = min(rows, max(2, math.ceil(RARE * rows)))
     common = sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name))
     if len(common) < len(counts) or len(common) > MOST_LEVELS:
         common = common[: MOST_LEVELS - 1]
     rare = sorted(counts.keys() - set(common))
     if requested and not common:
-        raise InputError(f"column {shown(name)} of {cells.path} has no category of two rows; leave it out")
+        raise InputError(f"column {shown(name)} of {cells.path}: no category occurs in two or more rows. Leave it out")
     if not requested:
         wordy = 2 * sum(len(text.split()) >= WORDS for text in counts) > len(counts)
         if wordy and 2 * len(counts) > rows:
             return LeftOut(name, "free text"), ["is free text and left out"]
         if len(counts) == rows > 1:
-            return LeftOut(name, "identifier"), ["has another text in every row and is left out"]
+            return LeftOut(name, "identifier"), ["has a different text in every row and is left out"]
         if not common:
-            return LeftOut(name, "too many categories"), ["has another text in nearly every row and is left out"]
+            return LeftOut(name, "too many categories"), ["has a different text in nearly every row and is left out"]
     column = Category(name, tuple(sorted(common)), tuple(rare), rows < len(cells.lines))
     remarks = [CONSTANT] if len(column.groups) == 1 else []
     if rare:
-        remarks.append(f"has {len(rare)} rare categories, which count as one: {listed(map(repr, rare), 5)}")
+        remarks.append(f"has {len(rare)} rare categories, merged into one: {listed(map(repr, rare), 5)}")
     if same := texts.alike(levels, levels.__getitem__):
-        remarks.append(f"has {shown(same[0])} and {shown(same[1])}, which are one category")
+        remarks.append(f"has {shown(same[0])} and {shown(same[1])}, read as one category")
     if different := texts.alike(counts) or texts.alike(counts, texts.exact):
-        remarks.append(f"has {shown(different[0])} and {shown(different[1])}, which are two categories")
+        remarks.append(f"has {shown(different[0])} and {shown(different[1])}, read as two categories")
     return column, remarks
 
 

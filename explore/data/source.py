@@ -39,10 +39,10 @@ def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
     except (OSError, ImportError) as error:  # no network, or no library for the format
         raise InputError(str(error)) from None
     except Exception as error:
-        raise InputError(f"{name} gives no {registry.KINDS[kind]}: {raised(error)}") from error
+        raise InputError(f"cannot load the {registry.KINDS[kind]} {name}: {raised(error)}") from error
     if not isinstance(loaded, expected):
         type_name = f"{expected.__module__}.{expected.__name__}"
-        raise InputError(f"{name} gives a {type(loaded).__name__}; it must give {type_name}")
+        raise InputError(f"{name} returned a {type(loaded).__name__}; it must return {type_name}")
     return loaded
 
 
@@ -71,7 +71,7 @@ class Published(NamedTuple):
 
     def _downloaded(self) -> tuple[bytes, str]:
         """Return the canonical text, with a note if its rows are reordered; refuse other numbers."""
-        again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the sets"
+        again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the data sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
         except (OSError, ImportError):
@@ -85,7 +85,7 @@ class Published(NamedTuple):
             order = "the download is not in the canonical row order; splits differ from published ones"
             return text, f"{self.name}: {order}"
         sums = f"sha256 {_sha256(text)}, expected {self.sha256}"
-        raise InputError(f"the download of {self.name} has other numbers than the known set ({sums}); {again}")
+        raise InputError(f"the download of {self.name} differs from the expected content ({sums}); {again}")
 
 
 def _sha256(text: bytes) -> str:
@@ -106,7 +106,9 @@ def local(file: str, folder: Path | None) -> Path | None:
     if not name:
         return None
     if not Path(name).is_dir():
-        raise InputError(f"the data folder {name} (EXPLORE_DATA_DIR) does not exist; name the folder of the sets")
+        raise InputError(
+            f"the data folder {name} (EXPLORE_DATA_DIR) does not exist. Set it to the folder of the data sets"
+        )
     path = Path(name, file)
     return path if path.is_file() else None
 
@@ -123,7 +125,7 @@ def download(url: str, name: str, limit: int | None = None) -> Path:
         return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get))
     except OSError as error:
         reason = str(error) if len(str(error)) < 150 else type(error).__name__  # such as SSLError
-        advice = "offline, let EXPLORE_DATA_DIR name a folder with the sets"
+        advice = "offline, set EXPLORE_DATA_DIR to a folder with the data sets"
         raise OSError(f"cannot download {url} ({reason}); {advice}") from None
 
 
@@ -135,7 +137,7 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
         answer.raise_for_status()
         plain = [step.url for step in (*answer.history, answer) if not step.url.startswith("https:")]
         if plain and url.startswith("https:"):
-            raise OSError(f"it leads over {plain[0]}, which is not HTTPS")
+            raise OSError(f"it redirects to {plain[0]}, which is not HTTPS")
         for part in answer.iter_content(2**16):
             if out.tell() + len(part) > limit:
                 raise OSError(f"it is larger than {limit // packed.MIB} MiB")
@@ -168,7 +170,9 @@ def sheet(raw: bytes, formats: str) -> Rows:
     try:
         frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats.split())))
     except ImportError:
-        raise ImportError("this set comes as an Excel file; pip install 'explore-bnn[download]' reads it") from None
+        raise ImportError(
+            "this data set is an Excel file. Run pip install 'explore-bnn[download]' to read it"
+        ) from None
     return formatted(frame.dropna(how="all").to_numpy(), formats)  # sheets may end in rows that are only formatted
 
 

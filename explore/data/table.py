@@ -50,12 +50,14 @@ def load_csv(
     path = Path(path)
     table = reading.parsed(path, packed.read(path))
     if table.notes:
-        raise InputError(f"{table.notes[0]} load_csv takes no such file; {reading.AS_CSV} with a name for each column")
+        raise InputError(
+            f"{table.notes[0]} load_csv does not accept this; {reading.AS_CSV} with a name for each column"
+        )
     id_column = id_column and called(id_column)
     targets, features = roles(table, target, drop, task, id_column)
     for name in features:
         if code := texts.code(cell for cell in table.columns[name] if len(cell) > 15):
-            raise InputError(f"column {shown(name)} of {path}: {shown(code)} has too many digits; drop the column")
+            raise InputError(f"column {shown(name)} of {path}: {shown(code)} has too many digits. Drop the column")
     matrix = Matrix(quantities(table, features), features, ())
     return _labelled(table, matrix, targets, task, keep_na, id_column)[0]
 
@@ -111,9 +113,9 @@ def load_table(
     else:
         columns = {column.name for column in schema.columns}
         if both := [name for name in targets if name in columns]:
-            raise InputError(f"target {shown(both[0])} is a feature of the schema; make a new schema")
+            raise InputError(f"target {shown(both[0])} is a feature of the schema. Make a new schema")
         new = listed([name for name in names if name not in columns], 5)
-        notes = (f"Columns that were not there before are left out: {new}.",) if new else ()
+        notes = (f"Ignored columns that are not in the schema: {new}.",) if new else ()
     matrix = schema.apply(cells)
     matrix = matrix._replace(notes=(*cells.notes, *notes, *matrix.notes))
     dataset, measured = _labelled(cells, matrix, targets, task, keep_na, id_column, allow_missing_target, varied)
@@ -144,12 +146,14 @@ def _labelled(
         y, remark = quantities(cells, targets, missing, targets=True), ""
         measured = ~np.isnan(y).any(1)
         if failed := sum(cell.casefold() in texts.FAILED for name in targets for cell in cells.columns[name]):
-            remark = f"{counted(failed, 'cell')} of {listed(targets)} without a value: the experiment failed."
+            remark = f"{counted(failed, 'failed experiment')} in {listed(targets)}."
         for name, column in zip(targets, y.T, strict=True):
             if varied and len(y) > 1 and (column == column[0]).all():
-                one = f"the one value {cells.columns[name][0]} in all rows"
+                one = f"the same value, {cells.columns[name][0]}, in all rows"
                 raise InputError(f"column {shown(name)} of {cells.path} has {one}; there is nothing to predict")
-    empty = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet." * (not measured.all())
+    empty = f"{(~measured).sum()} of {len(measured)} rows have no value of {listed(targets)} yet." * (
+        not measured.all()
+    )
     note = "\n".join(filter(None, [*matrix.notes, repeated(cells, id_column), remark, empty]))
     ids = tuple(cells.columns[id_column]) if id_column else ()
     name, kind = cells.path.name.partition(".")[0] or cells.path.name, task or "regression"
@@ -159,8 +163,8 @@ def _labelled(
 def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:
     """Refuse `keep_na` columns that are not class targets."""
     if wrong := [name for name in keep_na if task != "classification" or name not in targets]:
-        problem = f"names {shown(wrong[0])}, which is no class target of {cells.path}"
-        raise InputError(f"keep_na (--keep-na) {problem}; it takes a target of the task classification")
+        problem = f"names {shown(wrong[0])}, which is not a class target of {cells.path}"
+        raise InputError(f"keep_na (--keep-na) {problem}. It applies to targets of a classification only")
 
 
 def cells_of(
@@ -171,7 +175,7 @@ def cells_of(
         raise one_of("decimal mark", str(decimal), (".", ","))
     if isinstance(source, pd.DataFrame):
         if sheet is not None:
-            raise InputError("a data frame has no sheets; leave sheet out")
+            raise InputError("sheet applies to Excel files only. Leave it out for a data frame")
         cells = reading.of_frame(source)
     else:
         path, content = Path(source), packed.read(Path(source))
@@ -196,11 +200,11 @@ def roles(
             if name not in table.columns:
                 raise InputError(f"{table.path} has no {role} {shown(name)}; {table.listing}")
     if not targets or len(set(targets)) < len(targets) or set(targets) & {*drop, *ids}:
-        allowed = "one or more different columns that are not dropped and no identifiers"
+        allowed = "one or more different columns, neither dropped nor identifiers"
         raise InputError(f"targets {shown(targets)} must be {allowed}")
     features = tuple(name for name in table.columns if name not in (*targets, *drop, *ids))
     if not features:
-        raise InputError(f"{table.path} has no feature left beside targets and dropped columns; keep at least one")
+        raise InputError(f"{table.path} has no feature besides targets and dropped columns. Keep at least one")
     return targets, features
 
 
@@ -235,7 +239,7 @@ def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os
         check_regular(path)
         file: Any = reading.parquet_file(path)
     except (OSError, pyarrow.ArrowInvalid) as error:
-        raise InputError(f"{path} is no Parquet file that can be read ({error})") from None
+        raise InputError(f"cannot read {path} as a Parquet file ({error})") from None
     if not file.metadata.num_rows:
         raise InputError(f"{path} has no row")
     x = np.lib.format.open_memmap(target, "w+", np.float64, (file.metadata.num_rows, len(schema.features)))

@@ -9,9 +9,9 @@ from explore.core.errors import InputError, counted, listed, shown
 from explore.data import texts
 from explore.data.reading import Cells
 
-UNMEASURED = "; give a table with rows that are still to be measured to explore suggest"
-WITH_GAPS = "; write the number alone, 'failed' for a failed experiment, and nothing until it is measured"
-WITHOUT_GAPS = f"; write the number alone, or leave out the row{UNMEASURED}"
+UNMEASURED = "; for tables with unmeasured rows use explore suggest"
+WITH_GAPS = "; write only the number, 'failed' for a failed experiment, or nothing if it is not measured yet"
+WITHOUT_GAPS = f"; write only the number, or leave out the row{UNMEASURED}"
 FEW_CLASSES = 10  # so many may be learnt from any number of examples
 
 
@@ -39,7 +39,7 @@ def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], advice: str = W
     if all(texts.number(cell, table.decimal) is None and texts.number(cell, ",") is not None for cell in every):
         advice = f"; {texts.POINT}"
     elif advice and any(cell.isalpha() and texts.number(cell) is None for cell in every):
-        advice += " (classes need the task classification)"
+        advice += " (for classes use --task classification)"
     if len(every) == 1:
         ((name, ((row, cell),)),) = cells.items()
         problem = f"{shown(cell)} is not" if cell else "an empty cell instead of"
@@ -58,10 +58,10 @@ def repeated(table: Cells, name: str | None) -> str:
         return ""
     cells = table.columns[name]
     if "" in cells:
-        raise InputError(f"{table.where(cells.index(''), name)}: an empty cell instead of an identifier")
+        raise InputError(f"{table.where(cells.index(''), name)}: the identifier is missing")
     twice = [cell for cell, count in Counter(cells).items() if count > 1]
     return (
-        f"{len(twice)} identifiers of {shown(name)} stand on several lines, such as {shown(twice[0])}." if twice else ""
+        f"{len(twice)} identifiers of {shown(name)} occur in several rows, such as {shown(twice[0])}." if twice else ""
     )
 
 
@@ -74,9 +74,9 @@ def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str]
     usual = [cell for cell in sorted(counts) if texts.absent(cell) or cell.casefold() in texts.FAILED]
     skipped = [cell for cell in usual if texts.unmeasured(cell, classes=True) and not keep]
     named = [cell for cell in usual if cell not in skipped]
-    declare = " (--failed TEXT declares a failure)" if {*map(str.casefold, named)} & {*texts.FAILED} else ""
+    declare = " (use --failed TEXT for failed experiments)" if {*map(str.casefold, named)} & {*texts.FAILED} else ""
     readings = (
-        (skipped, f" as not measured (--keep-na {target}, or keep_na in Python, makes them classes)"),
+        (skipped, f" as not measured (use --keep-na {target}, in Python keep_na, to read them as classes)"),
         (named, f" as classes{declare}"),
     )
     parts = [
@@ -99,7 +99,7 @@ def classes(
     With `gaps`, rows may have no class (index -1), and there may be fewer than two classes.
     """
     if len(targets) != 1:
-        raise InputError(f"classification takes one target column, not {len(targets)}")
+        raise InputError(f"classification needs one target column, not {len(targets)}")
     (target,) = targets
     cells, column, keep = table.columns[target], f"column {shown(target)} of {table.path}", target in keep_na
     present = (cell for cell in cells if cell and cell.casefold() not in failed)
@@ -107,24 +107,24 @@ def classes(
     examples = counts.total()
     if examples < len(cells) and not gaps:
         row = next(i for i, cell in enumerate(cells) if cell not in counts)
-        cell = f"{shown(cells[row])}, which stands for none," if cells[row] else "an empty cell"
+        cell = f"{shown(cells[row])} marks a missing value" if cells[row] else "the class is missing"
         advice = f", or keep it as a class by --keep-na {target} (keep_na in Python)" if cells[row] else ""
-        raise InputError(f"{table.where(row, target)}: {cell} instead of a class{UNMEASURED}{advice}")
+        raise InputError(f"{table.where(row, target)}: {cell}{UNMEASURED}{advice}")
     if len(counts) < 2 and not gaps:
-        raise InputError(f"{column} has the one class {shown(cells[0])}; two or more are needed")
+        raise InputError(f"{column} has a single class, {shown(cells[0])}; at least 2 are needed")
     numbers = {n: value for n in counts if (value := texts.exact(n)) is not None and not texts.absent(n)}  # "nan"
     numeric = len(numbers) == len(counts)
     if numeric:
         _check_whole(table, target, numbers)
     many = f"{column} has {len(counts)} classes for {examples} examples"
     if len(counts) > max(FEW_CLASSES, examples / 2):
-        raise InputError(f"{many}; a class needs two or more, and numbers to predict need the task regression")
+        raise InputError(f"{many}. Every class needs at least 2. For numbers use --task regression")
     names = sorted(counts, key=numbers.__getitem__ if numeric else str)
     notes = [marks(table, target, keep, failed)]
     if FEW_CLASSES < len(names) > examples / 10:
-        notes.append(f"{many}; few will be seen in training.")
+        notes.append(f"{many}, so few of each class are in training.")
     if alike := texts.alike(names):
-        notes.append(f"{column} has {shown(alike[0])} and {shown(alike[1])}, which are two classes.")
+        notes.append(f"{column} has {shown(alike[0])} and {shown(alike[1])}, read as two classes.")
     index = {name: i for i, name in enumerate(names)}
     return np.array([index.get(cell, -1) for cell in cells], np.int64), tuple(names), " ".join(filter(None, notes))
 
@@ -133,11 +133,9 @@ def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> 
     """Refuse numbers of classes that are not whole, or written in several ways."""
     if fraction := next((name for name, value in numbers.items() if not float(value).is_integer()), ""):
         where = table.where(table.columns[target].index(fraction), target)
-        raise InputError(
-            f"{where}: {shown(fraction)} is not a whole number; numbers to predict need the task regression"
-        )
+        raise InputError(f"{where}: class {shown(fraction)} is not a whole number. For numbers use --task regression")
     if same := texts.alike(numbers, numbers.__getitem__):
         raise InputError(
-            f"column {shown(target)} of {table.path} writes one class as {shown(same[0])} and as {shown(same[1])}; "
-            "write it in one way"
+            f"column {shown(target)} of {table.path} has one class written as {shown(same[0])} and as "
+            f"{shown(same[1])}. Use one spelling"
         )

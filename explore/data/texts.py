@@ -48,7 +48,7 @@ _TIME = r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?"
 _NUMERIC = re.compile(f"{_NUMBER}|{_DATE}|{_TIME}", re.IGNORECASE | re.DOTALL)
 # Texts that a spreadsheet program takes for formulas, which may run commands. A single character is none.
 _FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
-POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
+POINT = "write a point, or pass --decimal ,"
 
 
 def absent(cell: str, among_words: bool = False) -> bool:
@@ -72,7 +72,7 @@ def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tup
 
 
 def number(cell: str, decimal: str = ".") -> float | None:
-    """Parse a number as CSV files have it, which may be infinite or NaN; None: the cell is no number."""
+    """Parse a number as CSV files have it, which may be infinite or NaN; None: the cell is not a number."""
     cell = cell.replace("\u2212", "-")  # the minus of typesetting
     if "_" in cell or not cell.isascii():  # Python would take 1_000 and digits of other scripts
         return None
@@ -200,11 +200,11 @@ def resembles_a_number(cell: str) -> bool:
 
 
 def objection(cell: str, decimal: str = ".") -> str:
-    """Say why a cell is no number or date, though others of its column are, and what to do."""
+    """Say why a cell is not a number or date like the others in its column, and what to do."""
     if decimal == "." and number(cell) is None and number(cell, ",") is not None:
-        return f"{shown(cell)} has a comma, which may be a decimal one; {POINT}"
+        return f"{shown(cell)} has a comma, which may be a decimal mark; {POINT}"
     return (
-        f"{shown(cell)} is not a finite number or date as other cells of the column are; write numbers without units "
-        "and marks of thousands, dates as 2024-03-31 (a zone in all or none) and times in hours, or call the column "
-        "categorical"
+        f"{shown(cell)} is not a finite number or date like the other cells of the column. Write numbers without units "
+        "or thousands separators, dates like 2024-03-31 (with a time zone in all or none) and times in hours, or "
+        "declare the column categorical (--categorical)"
     )

@@ -33,7 +33,7 @@ def outputs(likelihood: str, classes: int, targets: int) -> int:
 def posterior(
     run: Any, shape: tuple[int, ...], outputs: int, name: str, settings: Values, noise: Mapping[str, Any]
 ) -> Predictive:
-    """Make the posterior `name` on the network and likelihood that `run` names, a command's or a model's settings."""
+    """Build the posterior `name` for the network and likelihood of `run` (settings of a command or a saved model)."""
     if run.net:
         image: Any = shape
         now = zoo.outputs(run.net, image, outputs, run.net_settings)
@@ -62,6 +62,6 @@ def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
 def dense(widths: Sequence[int]) -> nn.Module:
     """Return a network with these layer widths, if its weights fit into memory."""
     if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
-        sizes = f"{listed(widths)} units has {weights} weights"
-        raise InputError(f"a network of {sizes}; the most are {MOST_WEIGHTS}. Use fewer units in --hidden")
+        sizes = f"layers of {listed(widths)} units need {weights} weights"
+        raise InputError(f"{sizes}, more than the limit of {MOST_WEIGHTS}. Use fewer units in --hidden")
     return mlp(widths[0], widths[1:-1], widths[-1])

@@ -36,12 +36,12 @@ def held_out_factors(
     Every posterior starts at the beginning of the stream.
     """
     if posteriors[0].likelihood.discrete:
-        raise InputError("calibration is a factor on a predictive variance, which classes do not have; leave it out")
+        raise InputError("calibrate applies to regression only: it scales the predictive variance. Leave it out")
     protocols.find_part(posteriors[0].likelihood, "scaled_noise")
     check_range("calibrate", share, "(0, 0.5]")
     replicas, n = x.shape[:2]
     if n < 2:
-        raise InputError("calibration holds out some of the examples; one is not enough")
+        raise InputError(f"calibrate holds out part of the data and needs at least 2 examples; got {n}")
     count = len(posteriors)
     rng = rng.in_arms(count) if count > 1 else rng
     order, held = rng.permutation(count * replicas, n), max(1, round(share * n))

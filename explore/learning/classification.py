@@ -130,9 +130,13 @@ def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: St
 def check_warmup(posterior: Predictive, warmup: int) -> None:
     """Refuse a warm-up for a posterior without `lr`, or one that is longer than training."""
     if warmup and _lr(posterior) is None:
-        raise InputError(f"{type(posterior).__name__} has no lr that could be warmed up; leave the warm-up out")
+        raise InputError(
+            f"{type(posterior).__name__} has no learning rate to warm up. Leave the warm-up (--warmup) out"
+        )
     if warmup > posterior.epochs:
-        raise InputError(f"the warm-up of {warmup} epochs is longer than training, {posterior.epochs}; shorten it")
+        raise InputError(
+            f"warm-up of {warmup} epochs, but training has {posterior.epochs}. Use a shorter warm-up (--warmup)"
+        )
 
 
 def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
@@ -140,7 +144,7 @@ def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
 
 
 def _lr(posterior: Predictive) -> Any:
-    """The step size; that of its members for a mixture."""
+    """The learning rate; for a mixture the learning rate of its members."""
     return getattr(getattr(posterior, "posterior", posterior), "lr", None)
 
 

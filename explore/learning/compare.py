@@ -88,7 +88,9 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
         targets = Standardiser.fit(y)
         y, test_y = (targets.apply(part, rng.dtype) for part in (y, test_y))
         if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # single precision must hold its square
-            raise InputError(f"the targets' deviation is {targets.scale.max():.3g}; give units in which it is near 1")
+            raise InputError(
+                f"the targets' standard deviation is {targets.scale.max():.3g}. Rescale them to values near 1"
+            )
         unit = rng.tensor(targets.scale.squeeze(1))
     # In double precision, which keeps time stamps apart.
     scales: Scales = tree.map_tensors(lambda t: t.to(rng.device), Scales(inputs, targets))
@@ -96,7 +98,7 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
 
 
 def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch | Measured]:
-    """Fit and measure one posterior; the arguments and events are those of `follow_candidates`."""
+    """Fit and measure one posterior; for arguments and events see `follow_candidates`."""
     for event in follow_candidates([posterior], *args, **kwargs):
         yield event if isinstance(event, Epoch) else event[0]
 
@@ -147,7 +149,7 @@ def follow_candidates(
     """
     if splits.scale is not None and (kind := posteriors[0].likelihood).scaling == "none":
         raise InputError(
-            f"{type(kind).__name__} takes targets as they are, and these are standardised; fit it by FittedModel"
+            f"{type(kind).__name__} needs raw targets, but these splits are standardised. Fit it with FittedModel"
         )
     count, replicas = len(posteriors), len(splits.x)
     posterior, root = candidates.together(posteriors, replicas, rng), rng.stream("fit").in_arms(count)

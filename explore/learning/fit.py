@@ -93,7 +93,7 @@ def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y
 
 
 def streams(rng: Rng, shards: int) -> list[Rng]:
-    """The random stream of each shard; a single one has that of an undivided fit."""
+    """The random stream of each shard; a single shard has the stream of an undivided fit."""
     return [rng] if shards == 1 else [rng.shard(i) for i in range(shards)]
 
 
@@ -151,7 +151,7 @@ def _advance(
     threads: int,
     record: bool | None,
 ) -> tuple[State, Info, Tensor]:
-    """Train a shard up to the next stop, in a process of its own; return its state, info and generator."""
+    """Train a shard up to the next stop, in a separate process; return its state, info and generator."""
     torch.set_num_threads(threads)
     execute(record=record)
     for epoch in fit(posterior, x, y, rng, done, state):

@@ -94,7 +94,9 @@ class ActiveLearner:
         arms = tuple(map(name_of, self.acquisitions))
         self._pool = Pool(posterior, x, allowed, trials, arms, standardise, self.rng)
         if targets is not None and not any(needs_of(rule).aims for rule in self.acquisitions):
-            raise InputError(f"no rule of {', '.join(arms)} goes by targets, the inputs whose labels matter; epig does")
+            raise InputError(
+                f"targets has no effect with {', '.join(arms)}. Leave it out, or add an acquisition such as epig"
+            )
         self._targets = None if targets is None else self._pool.like(targets)
         self.x, self.replicas = self._pool.x, self._pool.replicas
         self._cost = None if cost is None else self._prices(cost)
@@ -140,7 +142,9 @@ class ActiveLearner:
         assert epoch is not None
         if failed := int((~epoch.state.common.alive).sum()):
             count = f"{failed} of {self.replicas} replicas"
-            warnings.warn(f"the fit of {count} failed; ignore their predictions", FailedFitWarning, stacklevel=2)
+            warnings.warn(
+                f"the fit of {count} diverged; ignore their predictions and suggestions", FailedFitWarning, stacklevel=2
+            )
         self._fitted = Fitted(epoch.state, epoch.info, scales)
 
     @property
@@ -223,10 +227,10 @@ class ActiveLearner:
         """Check the costs of labels, and that every rule uses them."""
         prices = torch.as_tensor(np.require(cost, requirements="W"), device=self.rng.device).to(self.rng.dtype)
         if prices.shape != self.x.shape[:1] or not (prices > 0).all() or not prices.isfinite().all():
-            raise InputError(f"cost is a positive number for each of the {len(self.x)} points")
+            raise InputError(f"cost must have one positive number for each of the {len(self.x)} points")
         for rule in self.acquisitions:
             if not needs_of(rule).costs:
-                raise InputError(f"{name_of(rule)} ignores the cost of labels; use epig or information-gain")
+                raise InputError(f"{name_of(rule)} ignores costs. Use epig or information-gain")
         return prices
 
     def _sample(self, stream: str) -> Predictor:
@@ -266,7 +270,7 @@ def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
         raise InputError(f"acquisitions is {acquisitions!r:.100}; it must be a list of rules, such as ['random']")
     for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions):
         if not callable(rule) or isinstance(rule, type):
-            raise InputError(f"an acquisition is {rule!r:.100}; it must be a name, or a function of a View and k")
+            raise InputError(f"an acquisition is {rule!r:.100}; it must be a name, or a function of (view, k)")
         yield rule
 
 

@@ -26,8 +26,8 @@ from explore.learning.scaling import Transform
 
 FAR = 10.0  # standard deviations from the mean beyond which a prediction is called extrapolated
 LEARNT = {
-    "log": "The targets were learnt as logarithms: means are medians, and deviations are those of the logarithm.",
-    "rank": "The targets were learnt as ranks: means are medians, and deviations are those of normal scores.",
+    "log": "The model was fitted to log targets: means are medians, and standard deviations are on the log scale.",
+    "rank": "The model was fitted to ranks: means are medians, and standard deviations are in normal scores.",
 }
 
 
@@ -71,7 +71,7 @@ class LoadedRun:
         if len(self.saved.models) > 1:
             parts[0] += f" (others: {listed(set(self.saved.models) - {parts[0]})})"
         worth, data = self.fitted.posterior.stands_for(1), float(self.fitted.state.common.n_data)
-        each = f", each counted for {worth:g}" if worth != 1 else ""
+        each = f", each counted as {worth:g}" if worth != 1 else ""
         return f"{', '.join(parts)}; fitted to {round(data / worth)} examples{each}"
 
     def predict(
@@ -114,11 +114,11 @@ class LoadedRun:
             cells = cells_of(table, self.settings.decimal, sheet)
             return cells, *self.inputs(cells)
         if sheet is not None:
-            raise InputError("--sheet belongs to tables; images have no sheets")
+            raise InputError("sheet (--sheet) applies to tables only. Leave it out for images")
         if not isinstance(table, str | os.PathLike):
-            raise InputError(f"a run on images predicts images, in a file or a folder; got {shown(table)}")
+            raise InputError(f"this run predicts images: pass a file or folder of images; got {shown(table)}")
         if not Path(table).exists():
-            raise InputError(f"there is no {table}")
+            raise InputError(f"{table} does not exist")
         names, x, note = read_inputs(Path(table), self.fitted.shape)  # type: ignore[arg-type]
         return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
 
@@ -142,7 +142,7 @@ class LoadedRun:
         if self.saved.transform.kind != "none":
             notes = (*notes, LEARNT[self.saved.transform.kind])
         if new := [name for name in cells.columns if name not in expected]:
-            notes = (*notes, f"Columns that the model does not know are not used: {listed(new, 5)}.")
+            notes = (*notes, f"Ignored columns that the model was not trained on: {listed(new, 5)}.")
         return x, (*notes, *self._extrapolated(x))
 
     def _extrapolated(self, x: np.ndarray) -> Iterator[str]:
@@ -173,8 +173,8 @@ def predictions(
     """Predict inputs [P, D] for transformed targets; see `LoadedRun.predict`."""
     if names.classes:
         if quantiles or level is not None:
-            asked = "quantiles" if quantiles else "intervals"
-            raise InputError(f"classes have probabilities, not {asked}; leave --quantiles and --level out")
+            option = "quantiles" if quantiles else "level"
+            raise InputError(f"a classification predicts probabilities only. Leave out {option} (--{option})")
         p, entropy, information = map(_of_one, fitted.predict_classes(x))
         columns = {f"p_{name}": p[:, i] for i, name in enumerate(names.classes)}
         columns |= {"class": np.array(names.classes, object)[p.argmax(1)]}
@@ -231,7 +231,7 @@ def load_run(
             continue
         if key not in content.replicas[0]:
             keys = listed(["posterior", *content.replicas[0]])
-            raise InputError(f"{folder} has no {key}; select its models by {keys}")
+            raise InputError(f"{folder} has no {key} to select; select models by {keys}")
         matching = [(r, replica) for r, replica in replicas if replica[key] == value]
         if not matching:
             raise one_of(f"{key} of {folder}", str(value), {replica[key] for _, replica in replicas})

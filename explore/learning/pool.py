@@ -50,14 +50,16 @@ class Pool:
             raise one_of("standardise", standardise, STANDARDISE)
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
-            raise InputError("a trained network takes data as it was trained on; use standardise='none'")
+            raise InputError("a pretrained network (trained=True) expects raw data. Pass standardise='none'")
         self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng)
         self.x = self._raw.x
         if self.x.dtype == torch.uint8 and self.x.dim() > 2 and standardise in ("labelled", "pool"):
-            raise InputError("images of bytes are not standardised; scale each channel, or use standardise='none'")
+            raise InputError(
+                "uint8 images are not standardised. Scale each channel yourself, or pass standardise='none'"
+            )
         if not len(self._raw):
-            raise InputError("a pool needs at least one point, [points, ...]")
+            raise InputError("a pool must have shape [points, ...] with at least one point")
         likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
         check_logits(likelihood, out)
         width = likelihood.mean(out).shape[-1]
@@ -73,7 +75,7 @@ class Pool:
     def like(self, x: Any) -> RawInputs:
         """Check that other inputs have the shape of the pool's."""
         inputs = RawInputs(x, self._rng)
-        inputs.check_shape(tuple(self.x.shape[1:]), "of the pool")
+        inputs.check_shape(tuple(self.x.shape[1:]), "the pool")
         return inputs
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
@@ -85,13 +87,15 @@ class Pool:
         """Add labels, see `ActiveLearner.tell`."""
         points, values = self.free(indices), labels(y, self._classes, self._rng.device, self._partial)
         if not points.numel() or values.numel() != points.numel() * self._outputs:
-            raise InputError(f"{points.numel()} points cannot have {values.numel()} labels; each has {self._outputs}")
+            raise InputError(
+                f"got {values.numel()} labels for {points.numel()} points; each point needs {self._outputs}"
+            )
         shape, values = list(values.shape), self._shaped(values, *points.shape)
         # In another order of axes the labels would be shuffled among the points.
         if [n for n in shape if n > 1] != [n for n in values.shape if n > 1]:
-            raise InputError(f"the labels of these points come as {list(values.shape)}; got {shape}")
+            raise InputError(f"labels must have shape {list(values.shape)}; got {shape}")
         if self._partial and values.isnan().all(-1).any():
-            raise InputError("a label is NaN in all its outputs; leave out points without measurements")
+            raise InputError("a point has NaN in all outputs. Leave out points without measurements")
         self.mask = self.mask.scatter(1, points, False)
         self.points = torch.cat([self.points, points], 1)
         self.y = values if self.y is None else torch.cat([self.y, values], 1)
@@ -101,21 +105,25 @@ class Pool:
         """Check that each replica's points are available and unique."""
         points, replicas = self._indices(indices), self.replicas
         if replicas > 1 and (points.dim() != 2 or len(points) != replicas):
-            raise InputError(f"the points of {replicas} replicas come as [{replicas}, k]; got {list(points.shape)}")
+            raise InputError(
+                f"indices must have shape [{replicas}, k] for {replicas} replicas; got {list(points.shape)}"
+            )
         points = points.reshape(replicas, points.numel() // replicas)
         fresh = self.mask.gather(1, points)
         if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
             bad = points[~fresh].tolist() or points.tolist()
-            raise InputError(f"points {bad} are labelled already, held out for testing, or named twice")
+            raise InputError(f"points {bad} are not available: they are already labelled, not allowed, or repeated")
         return points
 
     def test(self, indices: Any, y: Any, scales: Scales) -> Batch:
         """Standardise some points [R, m]; y are the labels of the whole pool."""
         points, values, n = self._indices(indices), labels(y, self._classes, self._rng.device), len(self.x)
         if points.dim() != 2 or len(points) != self.replicas or not points.numel():
-            raise InputError(f"test points come as [{self.replicas}, m]; got {list(points.shape)}")
+            raise InputError(f"test indices must have shape [{self.replicas}, m]; got {list(points.shape)}")
         if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
-            raise InputError(f"y holds the labels of all {n} points, {self._outputs} each; got {list(values.shape)}")
+            raise InputError(
+                f"y must have the labels of all {n} points, {self._outputs} each; got shape {list(values.shape)}"
+            )
         return Batch(self.inputs(points, scales), self._targets(self._shaped(values, n)[points], scales))
 
     def _indices(self, indices: Any) -> Tensor:
@@ -123,9 +131,9 @@ class Pool:
         try:
             points = self._rng.tensor(indices)
         except (TypeError, ValueError):
-            raise InputError("indices of points must be whole numbers") from None
+            raise InputError("indices must be whole numbers") from None
         if points.numel() and (points.dtype == torch.bool or points.is_floating_point() or points.is_complex()):
-            raise InputError(f"indices of points must be of an integer type; got {points.dtype}")
+            raise InputError(f"indices must have an integer type; got {points.dtype}")
         if points.numel() and not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
             raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         return points.long()
@@ -136,7 +144,7 @@ class Pool:
     def scales(self) -> Scales:
         """The scales of the labelled points; input scales follow `standardise`."""
         if self.y is None:
-            raise InputError("no labels yet; call tell() before ask()")
+            raise InputError("no labels yet. Call tell() before ask()")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit
         x, y = UNSCALED, fit(self.y) if self._scaled else UNSCALED
         if isinstance(self._standardise, Standardiser):
@@ -203,13 +211,17 @@ class Pool:
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Load labels, see `ActiveLearner.load_state_dict`."""
         if "format" not in saved or int(saved["format"]) != FORMAT:
-            raise InputError("the saved learner is of another version of explore; tell its labels to a new one")
+            raise InputError(
+                "the saved learner was written by another version. Create a new one and tell() it the labels"
+            )
         before, now = tree.to_plain(saved["meaning"]), self._meaning()
         if before != now:
             a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
-            raise InputError(f"the saved learner has {a}, this one {b}")
+            raise InputError(f"the saved learner has different settings: {a}, this one {b}")
         if not np.array_equal(saved["pool"].cpu().numpy(), self._digest):
-            raise InputError("the saved learner's pool has other points; only their order may differ")
+            raise InputError(
+                "the saved learner has a different pool. Pass the same points; only their order may differ"
+            )
         places = saved["labelled"].to(self._rng.device)
         self.points = identity.find(saved["fingerprints"].cpu().numpy(), places, self._prints, self.allowed)
         self.mask = self.allowed.scatter(1, self.points, False)
@@ -255,5 +267,7 @@ def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool
         return torch.ones(trials, points, dtype=torch.bool)
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)
     if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, points):
-        raise InputError(f"allowed must be a mask [{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}")
+        raise InputError(
+            f"allowed must be a boolean array of shape [{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}"
+        )
     return torch.as_tensor(mask)

@@ -71,7 +71,7 @@ class Candidate:
     chosen: Values  # values of a grid, also of likelihood.KEY
 
     def noise(self, shared: Values) -> Values:
-        """Return the settings of its likelihood: the shared ones, and those of a grid."""
+        """Return the settings of its likelihood: the shared ones and the grid's."""
         values = {k.removeprefix(LIKELIHOOD): v for k, v in self.chosen.items() if k.startswith(LIKELIHOOD)}
         return dict(shared) | values
 
@@ -141,12 +141,10 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
 
 
 def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
-    """Read what `write` wrote, for a device; refuse damaged files, those of another run, and untrusted modules."""
+    """Read what `write` wrote, for a device; refuse damaged files, files of another run, and untrusted modules."""
     settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
-        raise InputError(
-            f"{folder} has no {MODEL}; it is written when a run has finished, so finish it with --resume, or start over"
-        )
+        raise InputError(f"{folder} has no {MODEL}: the run is unfinished. Finish it with --resume, or start over")
     content = _load(folder)
     try:
         names = Names(*(tuple(map(str, content[key])) for key in ("features", "targets", "classes")))
@@ -155,14 +153,16 @@ def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
         columns, transform = json.loads(content["schema"]), Transform.from_json(content["transform"])
         schema = None if columns is None else Schema.from_json(columns)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # and InputError
-        raise InputError(f"{path} is damaged: it is no saved model ({error!r})") from None
+        raise InputError(f"{path} is damaged: not a saved model ({error!r})") from None
     models = {}
     for name, state in states.items():
         if name not in (settings.posteriors or [settings.posterior]):
-            raise InputError(f"{path} does not belong to {folder / 'config.json'}: that names no posterior {name}")
+            raise InputError(
+                f"{path} has a posterior {name}, which config.json does not list: the files are of different runs"
+            )
         models[name] = FittedModel.from_state_dict(settings.build(name, state, names), state, device)
         if models[name].replicas != len(replicas):
-            raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")
+            raise InputError(f"{path} is damaged: it lists {len(replicas)} replicas, but has {models[name].replicas}")
     return Saved(names, replicas, models, schema, transform)
 
 
@@ -172,7 +172,7 @@ def probabilities(folder: Path) -> dict[str, np.ndarray]:
     try:
         arrays, _ = packed.arrays(path)
     except (OSError, InputError) as error:
-        raise InputError(f"{path} is gone or damaged ({error})") from error
+        raise InputError(f"{path} is missing or damaged ({error})") from error
     files.check_run(path, str(arrays.get("run", "")), _run(folder, PROBABILITIES))
     return arrays
 
@@ -193,8 +193,8 @@ def _run(folder: Path, name: str) -> str:
     """Return the run's id, which its files must have; warn if an earlier version gave none (a campaign's log does)."""
     if not (run := run_id(folder)) and not (folder / LOG).exists():
         warnings.warn(
-            f"{folder} is of an earlier version of explore, whose files do not name their run; make sure that {name} "
-            "belongs to it",
+            f"{folder} was written by an older version, whose files carry no run id. Make sure that {name} "
+            "is of this run",
             stacklevel=4,
         )
     return run
@@ -207,5 +207,5 @@ def location(folder: Path) -> str:
 
 
 def replicas(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """Return the keys of replicas, the first of which changes slowest."""
+    """Return one dict per replica, the product of the values; the first key changes slowest."""
     return tuple(dict(zip(values, each, strict=True)) for each in itertools.product(*values.values()))

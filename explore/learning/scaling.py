@@ -38,7 +38,7 @@ class Standardiser(NamedTuple):
         """Fit to values with NaN for missing; every column needs a value."""
         present = ~values.isnan()
         if not bool(present.any(-2).all()):
-            raise InputError("a target has no value yet; at least 1 of each is needed")
+            raise InputError("a target has no measured value. Every target needs at least one")
         low = torch.where(present, values, torch.inf).amin(-2, keepdim=True)
         high = torch.where(present, values, -torch.inf).amax(-2, keepdim=True)
         middle = values.nanmean(-2, keepdim=True).clamp(low, high)  # of a constant column exactly that
@@ -87,7 +87,9 @@ class Standardiser(NamedTuple):
         """Convert units to standard scores [*R, n, D] of this type, which must be finite."""
         scores = ((values - self.mean) / self.scale).to(dtype)
         if not scores.isfinite().all():
-            raise InputError(f"an example is too far from the others to be standardised in {dtype}")
+            raise InputError(
+                f"an example is too far from the others to be standardised in {dtype}: it overflows. Remove outliers"
+            )
         return scores
 
     def undo(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -115,7 +117,7 @@ def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, T
         low = torch.minimum(low.to(values), values.amin(-2, keepdim=True))
         high = torch.maximum(high.to(values), values.amax(-2, keepdim=True))
     if not n:
-        raise InputError("no example to take the mean of; at least 1 is needed")
+        raise InputError("cannot standardise an empty array; at least 1 example is needed")
     return n, total / n, low, high
 
 
@@ -140,7 +142,7 @@ class RawInputs:
         """Refuse inputs of another shape than [n, *shape]; `which` has this shape."""
         if not len(self) or tuple(self.shape[1:]) != shape:
             expected = ", ".join(map(str, ("n", *shape)))
-            raise InputError(f"inputs come as [{expected}], as those {which}; got {list(self.shape)}")
+            raise InputError(f"inputs must have shape [{expected}] like {which}; got {list(self.shape)}")
 
 
 class StandardisedInputs:
@@ -163,9 +165,9 @@ def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: boo
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             tensor = torch.as_tensor(values)
     except (TypeError, ValueError):
-        raise InputError(f"{noun}s must be numbers, in an array whose rows are equally long") from None
+        raise InputError(f"{noun}s must be a numeric array with rows of equal length") from None
     if tensor.is_complex() or tensor.layout != torch.strided or tensor.is_meta:
-        raise InputError(f"{noun}s must be real numbers, in a dense array; got {tensor.dtype}, {tensor.layout}")
+        raise InputError(f"{noun}s must be a dense array of real numbers; got {tensor.dtype}, {tensor.layout}")
     parts = tensor.split(ROWS) if tensor.dim() else [tensor]
     if not all((part.isfinite() | part.isnan() if gaps else part.isfinite()).all() for part in parts):
         raise InputError(f"{'an' if noun == 'input' else 'a'} {noun} is not a finite number")
@@ -178,7 +180,7 @@ def labels(values: Any, classes: int, device: torch.device, gaps: bool = False) 
     if not classes:
         return copy
     if ((copy != copy.floor()) | (copy < 0) | (copy >= classes)).any():
-        raise InputError(f"class labels are whole numbers from 0 to {classes - 1}")
+        raise InputError(f"class labels must be whole numbers from 0 to {classes - 1}")
     return copy.long()
 
 
@@ -186,15 +188,17 @@ def examples(source: Any) -> tuple[Tensor, Tensor]:
     """Read all inputs and labels of a DataLoader of (inputs, labels), or of a Dataset of such pairs."""
     loader = DataLoader(source, batch_size=ROWS) if isinstance(source, Dataset) else source
     if not isinstance(loader, DataLoader):
-        raise InputError("labels are missing: give arrays x and y, or a DataLoader (or Dataset) of (x, y) alone")
+        raise InputError("labels are missing. Pass arrays x and y, or a single DataLoader (or Dataset) of pairs (x, y)")
     batches = list(loader)
     if not batches or not all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in batches):
         kind = type(batches[0]).__name__ if batches else "nothing"
-        raise InputError(f"a DataLoader must give batches (x, y); this one gives {kind}")
+        raise InputError(f"a DataLoader must return batches (x, y); this one returns {kind}")
     try:
         x, y = (torch.cat([torch.as_tensor(part) for part in parts]) for parts in zip(*batches, strict=True))
     except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"a DataLoader's batches must be arrays alike in all but their length: {error}") from None
+        raise InputError(
+            f"a DataLoader's batches must have the same shape except for the batch size: {error}"
+        ) from None
     return x, y
 
 
@@ -225,7 +229,7 @@ class Transform:
     def apply(self, y: Float[np.ndarray, "n O"]) -> Float[np.ndarray, "n O"]:
         """Convert targets to the scale in which they are learnt; refuse those without a logarithm."""
         if self.kind == "log" and (y <= 0).any():
-            raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm; leave the transform at 'none'")
+            raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm. Use the transform 'none'")
         if self.kind == "rank":
             return self._interpolated(y, self.knots, self.scores)
         return np.log(y) if self.kind == "log" else y
@@ -253,7 +257,7 @@ class Transform:
                 raise ValueError("its parts are inconsistent")
             return Transform(value["kind"], knots, scores)
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{shown(value)} is no transform of targets ({error})") from None
+            raise InputError(f"{shown(value)} is not a valid target transform ({error})") from None
 
 
 def _ranked(y: Float[np.ndarray, " n"]) -> tuple[tuple[float, ...], tuple[float, ...]]:

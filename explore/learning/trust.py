@@ -28,7 +28,9 @@ def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) 
     check_links(folder)
     content = recorded(folder)
     if content["command"] not in commands:
-        raise InputError(f"{folder} is a run of explore {content['command']}, not of {' or '.join(commands)}")
+        raise InputError(
+            f"{folder} was written by explore {content['command']}. Use a run of explore {' or '.join(commands)}"
+        )
     if content["command"] != "suggest":  # whose settings a campaign's log does not depend on
         content = read_config(folder)["settings"]
     check(folder, content, trusted)
@@ -44,8 +46,8 @@ def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -
         name = reference.partition(":")[0]
         if reference not in trusted and not any(name == m or name.startswith(f"{m}.") for m in trusted):
             raise InputError(
-                f"{folder} needs the module {shown(name)}, which its config.json names and which would be run; "
-                f"if you trust it, add --trust {name} (in Python: trust=[{name!r}])"
+                f"{folder} imports the module {shown(name)}, whose code would run. "
+                f"If you trust it, add --trust {name} (in Python: trust=[{name!r}])"
             )
 
 
@@ -78,7 +80,9 @@ def check_links(folder: Path) -> None:
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise InputError(f"{path} is a link or a device; a run folder has files and folders only")
+                raise InputError(
+                    f"{path} is a link or a device. Run folders may have only files and folders; replace it by a copy"
+                )
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -124,7 +124,7 @@ class Run:
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Go back to the checkpoint before the last, and set `state`."""
         if self._before is None:
-            raise InputError(f"{self.folder} was written by an older version and cannot be extended; start a new run")
+            raise InputError(f"{self.folder} was written by an older version and cannot be extended. Start a new run")
         self._last, self._before = self._before, None
         self._step = self._last["step"]
         self._save(state)  # before the tables are cut: they are cut again when the run is opened
@@ -227,7 +227,7 @@ def _check_name(folder: Path) -> None:
     try:
         str(folder).encode()
     except UnicodeEncodeError:
-        raise InputError(f"the path {printable(folder)} is not valid UTF-8; choose a folder of another name") from None
+        raise InputError(f"the path {printable(folder)} is not valid UTF-8. Choose another name") from None
 
 
 def plain(value: Any) -> Any:

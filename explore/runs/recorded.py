@@ -60,7 +60,7 @@ def _config(folder: Path) -> dict[str, Any]:
         content = dict(json.loads(path.read_text(encoding="utf-8")))
         return content | {"settings": dict(content["settings"])}
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{folder} is no run folder: it has no config.json") from None
+        raise InputError(f"{folder} is not a run folder: it has no config.json") from None
     except BROKEN as error:
         raise InputError(f"{path} is damaged: {error!r}") from error
 
@@ -77,14 +77,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = {key: content[key] for key in ("settings", "sessions", "id", "former") if key in content}
     try:
         if not (isinstance(config["sessions"][-1], dict) and isinstance(config.get("former", []), list)):
-            raise ValueError("its sessions are no records")
+            raise ValueError("its sessions are not records")
         total = digest(config)
     except BROKEN as error:
         raise InputError(f"{path} is damaged: {error!r}") from error
     if content.get("format") in (None, *range(FORMAT)):
         raise files.older(path)
     if (content["format"], content.get("sha256")) != (FORMAT, total):
-        raise InputError(f"{path} is damaged, or was edited: settings and sessions are not those that were written")
+        raise InputError(f"{path} is damaged or was edited: its settings or sessions changed")
     return config
 
 
@@ -96,7 +96,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, expected in saved["tables"].items():
         path = folder / name
         if not path.is_file() or measured(path, expected["size"]) != expected:
-            raise InputError(f"{path} is damaged, or was edited: its lines are not those that were written")
+            raise InputError(f"{path} is damaged or was edited: its lines changed")
     return config, saved
 
 
@@ -114,7 +114,7 @@ def digest(value: Any) -> str:
 def check_unchanged(data: str, before: str | None, now: str) -> None:
     """Refuse data whose fingerprint is another one than when the run began (None: it begins)."""
     if before not in (None, now):
-        raise InputError(f"{data} have changed since the run began; restore them, or start over")
+        raise InputError(f"{data} have changed since the run began. Restore them, or start over")
 
 
 def written(record: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def read(cls: type[Record], recorded: Any, name: str) -> Record:
         raise InputError(f"{name} must have the settings {listed(hints)}; got {names}")
     if later := defaults.keys() - recorded.keys():
         assumed = ", ".join(f"{key} {shown(defaults[key])}" for key in hints if key in later)
-        warnings.warn(f"{name} was written by an earlier version of explore; assumed {assumed}", stacklevel=2)
+        warnings.warn(f"{name} was written by an older version; assumed {assumed}", stacklevel=2)
     return read_part(cls, recorded, name)
 
 

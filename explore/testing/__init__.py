@@ -29,12 +29,12 @@ __all__ = ["check_acquisition", "check_dataset", "check_likelihood", "check_post
 def check_posterior(
     *posteriors: Any, contract: Mapping[str, Any] | None = None, members: int = 1
 ) -> Callable[..., None]:
-    """Return a test of posteriors, which pytest runs once for every check and case.
+    """Build a pytest test that runs every check on every posterior.
 
     Args:
         posteriors: classes, or names from `explore list posteriors`.
-        contract: facts that the checks need, see `Contract`; None: `CONTRACT` in the file of each.
-        members: 1, or the number of fits in each mixture to test instead.
+        contract: what the checks must know, see `Contract`; None: `CONTRACT` in the posterior's file.
+        members: 1 tests the posterior alone, k > 1 a mixture of k fits.
     """
     suffix = f"-members-{members}" if members > 1 else ""
     named = _named("posteriors", posteriors)
@@ -42,10 +42,10 @@ def check_posterior(
 
 
 def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable[..., None]:
-    """Return a test of likelihoods: their parts must agree with each other and with their samples.
+    """Build a pytest test of likelihoods: their parts must agree with each other and with their samples.
 
     Args:
-        likelihoods_: instances, or classes with defaults, or names from `explore list likelihoods`.
+        likelihoods_: instances, classes or names from `explore list likelihoods`.
         outputs: of the net; None: 3, or 1 where a likelihood refuses 3.
     """
     loaded = [(one, registry.find("likelihoods", one) if isinstance(one, str) else one) for one in likelihoods_]
@@ -56,7 +56,7 @@ def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable
 
 
 def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
-    """Return a test of acquisition rules, with every kind of targets that a rule does not refuse.
+    """Build a pytest test of acquisition rules, with every kind of targets that a rule accepts.
 
     Args:
         acquisitions: functions, frozen dataclasses or their instances, or names from `explore list acquisitions`.
@@ -67,7 +67,7 @@ def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
 
 
 def check_dataset(*datasets_: Any) -> Callable[..., None]:
-    """Return a test of data sets; one that would have to be downloaded is skipped.
+    """Build a pytest test of data sets; sets that are not available offline are skipped.
 
     Args:
         datasets_: functions, or names from `explore list datasets`.

@@ -36,7 +36,7 @@ def samples_follow_the_stated_density(subject: Subject) -> None:
     points = points - points.mean(1, keepdim=True)
     second = torch.einsum("rsv,rsw->rvw", points, score) / n + torch.eye(points.shape[2], dtype=points.dtype)
     limit = torch.einsum("rv,rw->rvw", points.std(1), score.std(1))  # of independent factors; 8 of a dependent pair
-    assert (score.mean(1).abs() < 5 * score.std(1) / n**0.5).all(), "samples lie beside `log_prob`"
+    assert (score.mean(1).abs() < 5 * score.std(1) / n**0.5).all(), "the mean of samples differs from `log_prob`"
     assert (second.abs() < 8 * limit / n**0.5).all(), "samples are wider or narrower than `log_prob`"
     expect_entropy(subject, posterior, state, 100_000, seeded(7), "in double precision")
 
@@ -123,7 +123,7 @@ def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, c
 @POSTERIORS.check("mlp", "no-bias", "conv-no-bias", of=GAUSSIAN)
 def updates_follow_a_learned_prior(subject: Subject, net: str) -> None:
     posterior, old, batch = subject.trained(**subject.variant(net), **subject.variant("learned"))
-    assert old.common.prior is not None, "its state has no prior; `common` gives it one"
+    assert old.common.prior is not None, "its state has no prior; create it with `common`"
     new = posterior.end_epoch(old)
     (mean, covariance), before = (oracles.implied_gaussian(posterior, s, R) for s in (new, old))
     assert_close((mean, covariance), before, "`end_epoch` changes the density; the bound may fall:")
@@ -160,7 +160,7 @@ def a_linear_model_is_bayesian_linear_regression(subject: Subject) -> None:
     exact_mean, exact_covariance = oracles.ridge(*batch, 0.5, 0.8)
     for moment, settings in linear:
         first = {"covariance": 0, "diagonal": 1, "mean": 2}  # replica of which the covariance is exact
-        assert moment in first, f'"linear" may name {", ".join(first)}; it has {moment!r}'
+        assert moment in first, f'"linear" may be {", ".join(first)}; got {moment!r}'
         arguments = {"likelihood": KNOWN_NOISE, "prior_variance": 0.8, **settings}
         posterior, rng = subject.make(net=Net(nn.Linear(3, 1)), **arguments), Matched(3, dtype=torch.float64)
         state = train(posterior, start(posterior, 24, 2, rng), batch, rng, 600, ends=True)
@@ -197,11 +197,11 @@ def a_linear_model_is_bayesian_linear_regression_on_average(subject: Subject) ->
     advice = subject.add("average", '{"mean": ..., "variance": ..., "settings": {...}}')
     assert error <= allowed["mean"], (
         f"over the last 100 of {steps} updates the mean of a weight is {error:.2g} deviations from "
-        f"Bayesian linear regression; it follows another likelihood or prior. Where it is only approximate, {advice}"
+        f"Bayesian linear regression: check likelihood and prior. If the posterior is only approximate, {advice}"
     )
     assert ratio <= allowed["variance"], (
         f"over the last 100 of {steps} updates the variance of a weight is {ratio:.2g} times too large "
-        f"or small, against Bayesian linear regression. Where it is only approximate, {advice}"
+        f"or small, against Bayesian linear regression. If the posterior is only approximate, {advice}"
     )
 
 
@@ -209,11 +209,11 @@ def a_linear_model_is_bayesian_linear_regression_on_average(subject: Subject) ->
 def gain_is_one_number_an_example_that_grows_with_the_square_of_its_step(subject: Subject) -> None:
     posterior, state, batch = subject.trained(likelihood=KNOWN_NOISE)
     gain = posterior.gain(state, batch, seeded(2))
-    assert gain.shape == (R, N) and (gain > 0).all(), "`gain` is not [R, B] of positive numbers"
+    assert gain.shape == (R, N) and (gain > 0).all(), "`gain` must be positive, of shape [R, B]"
     part = posterior.gain(state, Batch(batch.x[:, 2:5], batch.y[:, 2:5]), seeded(2))
-    assert_close(part, gain[:, 2:5], "`gain` of an example depends on others of its batch")
+    assert_close(part, gain[:, 2:5], "`gain` of an example depends on other examples of the batch")
     larger = posterior.with_settings(gain_step=2 * posterior.gain_step).gain(state, batch, seeded(2))
-    assert_close(larger, 4 * gain, "`gain` with twice the `gain_step` is not four times as much")
+    assert_close(larger, 4 * gain, "`gain` must be four times as large for twice the `gain_step`")
 
 
 @POSTERIORS.check(of=INFORMATIVE)
@@ -229,8 +229,8 @@ def gain_falls_when_a_transition_repeats(subject: Subject) -> None:
     )
     share = (with_it / without).max()  # exact inference leaves 0.001 to 0.01
     assert share < 0.2, (
-        f"200 updates with a transition leave {share:.2f} of the information that it gives after as "
-        "many without it; at most a fifth may be left. `gain` has to fall with the residual and with the variance of "
-        "the state that it is given; where the updates are too slow to lower these, "
+        f"after 200 updates with a transition, its `gain` is {share:.2f} times the gain after 200 updates "
+        "without it, but at most 0.2 is allowed. `gain` must fall with the residual and the variance of the state. If "
+        "the updates are only too slow, "
         + subject.add("lively", "{...}, settings at which 200 updates reach mean and variance")
     )

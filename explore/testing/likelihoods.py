@@ -126,7 +126,7 @@ def has_every_part_with_the_shapes_of_the_protocol(subject: LikelihoodSubject) -
         shapes.append(("cdf", likelihood.cdf(noise, out, y), [*lead, width]))
         shapes.append(("quantile", likelihood.quantile(noise, out, 0.5), [*lead, width]))
     for name, tensor, shape in shapes:
-        assert list(tensor.shape) == shape, f"{name} is {list(tensor.shape)}, not {shape}"
+        assert list(tensor.shape) == shape, f"{name} has shape {list(tensor.shape)}, expected {shape}"
 
 
 @LIKELIHOODS.check()
@@ -195,7 +195,7 @@ def cdf_is_that_of_samples_and_of_log_prob_and_the_inverse_of_quantile(subject: 
         assert bool((share >= level - 1e-9).all()), f"cdf(quantile({level})) is below that"
         share_before = likelihood.cdf(noise, out, at - 1e-6 * (1 + at.abs()))
         slack = 1e-9 if subject.counts else 1e-4 * (1 + at.abs())
-        assert bool((share_before <= level + slack).all()), f"quantile({level}) is not the least"
+        assert bool((share_before <= level + slack).all()), f"quantile({level}) is not the smallest such number"
         if not subject.counts:
             _near(share, torch.full_like(at, level), "cdf(quantile(level))", 1e-6, 1e-9)
     step, width = (0.5, 1.0) if subject.counts else (1e-5, 2e-5)
@@ -220,7 +220,7 @@ def mean_and_variance_are_those_of_the_quantiles(subject: LikelihoodSubject) -> 
     second_moment = ((at - mean.unsqueeze(-1)).square() * weight).sum(-1)
     wrong = variance.isfinite() & ((variance / second_moment - 1).abs() > 0.05)
     assert not bool(wrong.any()), f"variance {variance[wrong]} against the quantiles' {second_moment[wrong]}"
-    assert likelihood.scaling == "none" or not subject.counts, "whole numbers stay as they are: scaling = 'none'"
+    assert likelihood.scaling == "none" or not subject.counts, "integer targets must not be scaled: scaling = 'none'"
     if hasattr(likelihood, "scaled_noise"):
         factor = torch.tensor([0.25, 4.0], dtype=torch.float64)
         scaled = likelihood.variance(likelihood.scaled_noise(noise, factor), out)

@@ -88,7 +88,7 @@ def it_chooses_different_candidates(subject: RuleSubject, count: str) -> None:
             scores = subject.choice(k, pending=pending).scores
         except InputError as error:
             raise AssertionError(str(error)) from None
-        assert scores.isfinite().all(), f"{subject.name} gives scores that are not finite: {scores}"
+        assert scores.isfinite().all(), f"{subject.name} returns scores that are not finite: {scores}"
 
 
 @RULES.check()
@@ -97,7 +97,7 @@ def it_chooses_the_same_in_the_same_view(subject: RuleSubject) -> None:
     before = tree.save(arguments)
     one, two = subject.choice(2), subject.choice(2)
     assert_same_bits(tree.save(arguments), before, f"{subject.name} changes its view in place")
-    assert_same_bits(two, one, "what is random must come from view.uniform or view.rng")
+    assert_same_bits(two, one, "random numbers must come from view.uniform or view.rng")
     chosen = {tuple(row) for row in one.indices[1:].tolist()}
     assert chosen != {(0, 1)}, f"{subject.name} chooses the first candidates of every replica"
 
@@ -109,7 +109,7 @@ def replicas_choose_for_themselves(subject: RuleSubject) -> None:
         part = slice(r, r + 1)
         alone, expected = subject.choice(2, part), tree.part(together, part)
         assert torch.equal(alone.indices, expected.indices), (
-            f"{subject.name} chooses {expected.indices.tolist()} in a replica beside others, and alone "
-            f"{alone.indices.tolist()}"
+            f"{subject.name} chooses {expected.indices.tolist()} in a replica among others, but "
+            f"{alone.indices.tolist()} in the same replica alone"
         )
         assert_close(alone.scores, expected.scores, "scores", rtol=1e-9, atol=1e-12)

@@ -104,7 +104,7 @@ class Subject:
         unknown = sorted(set(declared) - set(allowed))
         assert not unknown, f"{self.name}: CONTRACT has {unknown}; allowed: {', '.join(allowed)}"
         contract = Contract(**declared)
-        assert set(contract.refuses) <= set(PARTS), f'{self.name}: "refuses" in CONTRACT may name {list(PARTS)}'
+        assert set(contract.refuses) <= set(PARTS), f'{self.name}: "refuses" in CONTRACT may contain {list(PARTS)}'
         return contract
 
     def add(self, key: str, value: str) -> str:
@@ -123,8 +123,8 @@ class Subject:
         )
         unknown = [name for name in arguments if not self.has(name)]
         assert not unknown, (
-            f"{self.name} has no setting {', '.join(unknown)}, which CONTRACT, PRESETS or a check gives it; "
-            f"add {unknown[0]} to the fields of {cls.__name__}, or leave it out of these"
+            f"{self.name} has no setting {', '.join(unknown)}, which CONTRACT, PRESETS or a check sets; "
+            f"add {unknown[0]} to the fields of {cls.__name__}, or remove it from CONTRACT and PRESETS"
         )
         self._expect_defaults()
         posterior = cls(**arguments)
@@ -135,14 +135,14 @@ class Subject:
         expect_defaults(self.cls, required=("net", "likelihood"))
         for key, interval in getattr(self.cls, "ranges", {}).items():
             assert INTERVAL.fullmatch(interval), (
-                f'{self.name}: `ranges` has "{key}": "{interval}", which is no interval such as "(0, 1]" or "[0, inf)"'
+                f'{self.name}: `ranges` has "{key}": "{interval}", not an interval such as "(0, 1]" or "[0, inf)"'
             )
         try:
             self.cls(net=MLP, likelihood=Gaussian())
         except InputError as error:
             setting = str(error).partition(" ")[0]
             raise AssertionError(
-                f"{self.name} refuses its own defaults ({error}): give {setting} another one, or, where that number "
+                f"{self.name} refuses its defaults ({error}): change the default of {setting}, or, if it "
                 f'is right, add "{setting}": "[0, inf)" or the like to `ranges` of {self.cls.__name__}'
             ) from None
 
@@ -167,7 +167,7 @@ class Subject:
         net, _, policy = name.partition("-") if name.startswith("norm") else (name, "", "")
         if name == "learned":
             if not self.learns_prior:
-                pytest.skip("it learns no prior")
+                pytest.skip("it does not learn the prior")
             return {"prior_variance": "learned"}
         if net == "norm" and "convolutions" in self.contract.refuses:
             net = "dense-norm"
@@ -190,13 +190,13 @@ class Subject:
         wild = (~state.common.alive | ~(size < 1e4 * batch.y.abs().amax())).nonzero().flatten().tolist()
         assert not wild, (
             f"{self.name}: of replicas 0 to {R - 1} {wild} diverged within {steps} updates, with outputs up to "
-            f"{out.max():.1g}; where only the steps are too large, " + self.add("lively", "{...} with smaller ones")
+            f"{out.max():.1g}; if only the steps are too large, " + self.add("lively", "{...} with smaller ones")
         )
         samples = min(out.shape[1], start_out.shape[1])
         moved = (out[:, :samples] - start_out[:, :samples]).abs().amax((1, 2, 3)) > 1e-6 * start_out.abs().amax()
         assert moved.all(), (
-            f"{self.name}: updates at progress 0 leave the nets that `sample` gives as they are, so that no check "
-            "would say anything; where three updates are only too few, " + self.add("lively", "{...} with larger steps")
+            f"{self.name}: updates at progress 0 do not change the networks of `sample`, so no check has any "
+            "power; if three updates are only too few, " + self.add("lively", "{...} with larger steps")
         )
         self.expect_uncertain(posterior, out)
         return posterior, state, batch
@@ -205,9 +205,9 @@ class Subject:
         """Assert that the outputs of samples differ, unless the posterior is `certain`."""
         varies = (out - out[:, :1]).abs().amax((1, 2, 3)) > 1e-6 * out.abs().amax((1, 2, 3))
         assert posterior.certain or varies.all(), (
-            f"{self.name}: after updates at progress 0 all nets that `sample` draws are the same: nothing is "
-            "uncertain. Updates must count from the first step on, as progress stays 0 in VIME. Work on a trained net "
-            "belongs into `finish`; a posterior that is one net says `certain`"
+            f"{self.name}: after updates at progress 0 all networks of `sample` are the same. Updates must "
+            "take effect from the first step, as progress stays 0 in VIME. Put final steps into `finish`, and set "
+            "`certain` for a point estimate"
         )
 
 

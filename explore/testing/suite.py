@@ -65,7 +65,7 @@ def expect_defaults(cls: Any, required: Collection[str] = ()) -> None:
     missing = dataclasses.MISSING
     fields = (f for f in dataclasses.fields(cls) if f.init and f.name not in required)
     bare = [f.name for f in fields if f.default is missing and f.default_factory is missing]
-    assert not bare, f"add a default to {', '.join(bare)} of {cls.__name__}, as every setting has"
+    assert not bare, f"add a default to {', '.join(bare)} of {cls.__name__}: every setting needs one"
 
 
 def assert_same_bits(actual: Any, expected: Any, why: str) -> None:

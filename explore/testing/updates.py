@@ -50,7 +50,7 @@ def traced_updates_are_plain_ones(subject: Subject, net: str) -> None:
     updates, end = _run(subject, net, recordable=True)
     assert updates.recordable, "its updates cannot be traced, see the warning"
     if not updates.replays:
-        pytest.skip("it records nothing")
+        pytest.skip("it records no graph")
     why = "updates of one kind, see `turn`, differ in more than its numbers:"
     assert_close(end, _plain(subject, net), why, rtol=1e-9)
 
@@ -67,7 +67,7 @@ def three_replicas_equal_lone_runs(subject: Subject, net: str) -> None:
         for i in range(12):
             state, _ = posterior.update(state, tree.part(batch, part), rng, i / 12)
         samples = posterior.sample(state, 3, seeded(9, kind=lone))
-        why = f"replica {r} is not what it is in a run of that replica alone:"
+        why = f"replica {r} differs from a run of this replica alone:"
         _expect_equal_states(tree.part((together, drawn), part), (state, samples), why)
 
 
@@ -94,7 +94,7 @@ def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, variant: str)
         rng = seeded()
         alone = _epochs(posterior, start(posterior, N, R, rng), batch, rng)
         expected = posterior.sample(alone, 3, seeded(9)), posterior.learned(alone)
-        why = "a candidate is not what it is in a fit by itself; is `by_replica` right?"
+        why = "a candidate differs from a fit of this candidate alone; check `by_replica`"
         assert_close((samples, posterior.learned(part)), expected, why, rtol=1e-9)
     assert not torch.equal(*(next(tree.leaves(samples))[1] for samples in drawn))
 
@@ -164,7 +164,7 @@ def two_processes_learn_what_one_does(subject: Subject) -> None:
         "average sums over examples or samples by `parallel.mean`, and draw numbers of each process from "
         "`parallel.apart`:"
     )
-    assert_same_bits(states[1], states[0], f"two processes have other states; {advice}")
+    assert_same_bits(states[1], states[0], f"two processes have different states; {advice}")
     one, two = ((s, posterior.sample(s, 3, seeded(9))) for s in (states[0], expected))
-    why = f"two processes with half of a batch each learn something else than one with all; {advice}"
+    why = f"two processes with half of a batch each differ from one with all of it; {advice}"
     _expect_equal_states(one, two, why)

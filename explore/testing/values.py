@@ -42,7 +42,7 @@ def functions_are_pure(subject: Subject, case: str) -> None:
         """The value of a function that is called twice and changes no argument."""
         before, torch_generator = tree.save((state, batch, new)), torch.get_rng_state()
         one, two = (function(seeded(3, device)) for _ in range(2))
-        assert_same_bits(one, two, f"`{name}` is called twice with the same numbers")
+        assert_same_bits(one, two, f"two equal calls of `{name}` must return the same")
         assert_same_bits(tree.save((state, batch, new)), before, f"`{name}` changed its argument in place")
         assert torch.equal(torch.get_rng_state(), torch_generator), f"`{name}` draws from torch's own generator"
         attached = [path for path, leaf in tree.leaves(one) if leaf.requires_grad]
@@ -52,12 +52,12 @@ def functions_are_pure(subject: Subject, case: str) -> None:
     new = None
     called("init", lambda rng: posterior.init(N, R, rng))
     new, info = called("update", lambda rng: posterior.update(state, batch, rng))
-    assert int(new.common.step) == 1, "an update does not count its step; `advance` does"
+    assert int(new.common.step) == 1, "an update must count its step, as `advance` does"
     assert bool(new.common.alive.all()), "a replica fails in the first update"
     samples = called("sample", lambda rng: posterior.sample(new, 5, rng))
     end = called("finish", lambda rng: finish(posterior, new, batch))
     paths = [[path for path, _ in tree.leaves(s)] for s in (new, end)]
-    assert paths[0] == paths[1], "`finish` gives a state of other parts, which is not restored"
+    assert paths[0] == paths[1], "`finish` must return a state with the same parts"
     numbers = dict(info)
     if subject.informative:
         numbers["gain"] = called("gain", lambda rng: posterior.gain(state, batch, rng))
@@ -68,12 +68,12 @@ def functions_are_pure(subject: Subject, case: str) -> None:
         drawn = called("sample_coordinates", lambda rng: posterior.sample_coordinates(new, 5, rng))
         numbers["log_prob"] = called("log_prob", lambda rng: posterior.log_prob(new, drawn))
         with_norms = posterior.log_prob(new, (*drawn, *new.common.norms.values))
-        assert_same_bits(with_norms, numbers["log_prob"], "normalisations count in `log_prob`")
+        assert_same_bits(with_norms, numbers["log_prob"], "`log_prob` must ignore normalisations")
     if getattr(posterior, "over_weights", False):
         called("solve", lambda rng: posterior.solve(new, samples[: len(posterior.net.shapes)]))
     for name, value in numbers.items():
-        assert value.shape[:1] == (R,) and value.isfinite().all(), f"`{name}` is not a finite [R]"
-        assert name not in info or value.shape == (R,), f"{subject.name} logs {name}, not a finite [R]"
+        assert value.shape[:1] == (R,) and value.isfinite().all(), f"`{name}` must be finite, with [R] first"
+        assert name not in info or value.shape == (R,), f"{subject.name} logs {name}, which must have shape [R]"
         assert value.device == batch.x.device, f"`{name}` is not on the device of the batch"
 
 
@@ -83,13 +83,13 @@ def a_saved_state_continues_bit_for_bit(subject: Subject, variant: str) -> None:
     state = posterior.end_epoch(trained)
     if variant == "learned":
         pairs = zip(trained.common.prior.variance, state.common.prior.variance, strict=True)
-        assert all((a != b).all() for a, b in pairs), "an epoch learns no variance; see `end_epoch`"
+        assert all((a != b).all() for a, b in pairs), "the prior variance must change in `end_epoch`"
     file = io.BytesIO()
     torch.save(tree.save(state), file)
     file.seek(0)
     loaded = tree.restore(posterior.init(N, R, seeded(8)), torch.load(file, weights_only=True))
     one, two = (train(posterior, s, batch, seeded(4)) for s in (loaded, state))
-    assert_same_bits(one, two, "goes on otherwise after its state was saved and loaded")
+    assert_same_bits(one, two, "continues differently after its state was saved and loaded")
 
 
 @POSTERIORS.check("y:nan", "y:inf", "x:nan", "x:1e200", "y:1e200")
@@ -101,12 +101,12 @@ def a_failed_replica_is_frozen_and_touches_no_other(subject: Subject, fault: str
     hurt, healthy = (train(posterior, state, b, seeded(4)) for b in (broken, batch))
     dead = not hurt.common.alive[1]
     assert dead or value == "1e200", f"{value} in {part} leaves a replica alive"  # which some survive
-    assert hurt.common.alive.tolist() == [True, not dead, True], "a replica fails for another one"
+    assert hurt.common.alive.tolist() == [True, not dead, True], "a failed replica must not affect others"
     for (path, a), (_, b), (_, old) in zip(*map(tree.leaves, (hurt, healthy, state)), strict=True):
         if a.dim() and path != "common.alive":
             assert torch.equal(a[[0, 2]], b[[0, 2]]), f"a failed replica changes {path} of others"
             is_frozen = torch.equal(a[1], old[1]) if dead else a[1].isfinite().all()
-            assert is_frozen, f"{path} of a failed replica is not as it was; `settle` keeps it"
+            assert is_frozen, f"{path} of a failed replica must not change; see `settle`"
     revived = bool(train(posterior, hurt, batch, seeded(5)).common.alive[1])
     assert revived == (not dead), "good data revive a dead replica"
 
@@ -117,7 +117,7 @@ def single_precision_survives_data_without_rank(subject: Subject) -> None:
     settings = subject.contract.forgetful
     settings = subject.contract.lively if settings is None else settings
     posterior = subject.make(net=MLP, likelihood=Gaussian(), **settings)
-    rng, advice = Rng(0), "where only the settings are wrong, " + subject.add("forgetful", "{...} that survive it")
+    rng, advice = Rng(0), "if only the settings are wrong, " + subject.add("forgetful", "{...} that survive it")
     x = 100 * rng.normal(R, N, 1)
     pairs = [(x[0], x[0]), (x[1], 0 * x[1]), (0 * x[2] + 1, x[2])]
     x, y = torch.stack([torch.cat(pair, 1) for pair in pairs]), torch.cat([x.sin(), x / 100, x.cos()], 2)
@@ -125,9 +125,9 @@ def single_precision_survives_data_without_rank(subject: Subject) -> None:
     for i in range(2 if posterior.whole else 2 * N):
         example = slice(None) if posterior.whole else slice(i % N, i % N + 1)
         state, _ = posterior.update(state, Batch(x[:, example], y[:, example]), rng)
-    assert state.common.alive.all(), f"{subject.name} fails in single precision on data of next to no rank; {advice}"
+    assert state.common.alive.all(), f"{subject.name} fails in single precision on data of very low rank; {advice}"
     wrong = [path for path, t in tree.leaves(state) if t.dim() and t.is_floating_point() and t.dtype != torch.float32]
-    assert not wrong, f"{wrong} of its state are not of the generator's precision"
+    assert not wrong, f"{wrong} of its state must have the generator's precision"
     assert all(w.isfinite().all() for _, w in tree.leaves(posterior.sample(state, 100, rng)))
     if subject.informative:
         assert (posterior.kl_prior(state) > 0).all() and (posterior.gain(state, Batch(x, y), rng) > 0).all()
@@ -160,8 +160,8 @@ def begins_at_the_weights_of_a_trained_module_or_says_why_not(subject: Subject) 
     out = net.output(posterior.sample(state, 400, seeded(9)), x)
     apart = (out.mean(1) - module.double()(x)).abs()
     assert (apart <= 5 * out.std(1, correction=0) / out.shape[1] ** 0.5 + 1e-9).all(), (
-        "with Net(module, trained=True) its first state is not at the module's weights; begin at "
-        "`net.initial`, or say in `pretrained_error` why that cannot be"
+        "with Net(module, trained=True) its first state must be at the module's weights: start from `net.initial`, or "
+        "explain in `pretrained_error` why this is impossible"
     )
 
 
@@ -196,7 +196,7 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
     failed = (~state.common.alive).nonzero().flatten().tolist()
     assert not failed, (
         f"of replicas 0 to {R - 1} {failed} diverged within 40 updates with "
-        f"{ {**subject.contract.lively, **step_size(subject, 0.03)} }: a number of their state is not finite"
+        f"{ {**subject.contract.lively, **step_size(subject, 0.03)} }: their state is not finite"
     )
     expect_fall(subject, loss(posterior, before, batch), loss(posterior, state, batch), f"40 updates ({case})")
     subject.expect_uncertain(posterior, posterior.net.output(posterior.sample(state, 8, seeded(9)), batch.x))
@@ -237,13 +237,13 @@ def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
 def expect_fall(subject: Subject, before: Tensor, after: Tensor, training: str) -> None:
     """Assert that a training lowers the loss [R] of every replica."""
     advice = (
-        "it follows the gradient downwards: `likelihood.score` is the gradient of the log-likelihood, which has to rise"
+        "it follows the gradient downwards: `likelihood.score` is the gradient of the log-likelihood, which must rise"
         if (after > before).all()
-        else "at progress 0, where all of this is done, it hardly learns; where it is only slow, "
-        + subject.add("lively", "{...}, settings that make it faster")
+        else "it hardly learns at progress 0, which all checks use; if it is only slow, "
+        + subject.add("lively", "{...} with faster settings")
     )
     assert (after < 0.9 * before).all(), (
-        f"{training} take the loss of three replicas from {before.tolist()} to {after.tolist()}; {advice}"
+        f"{training} change the loss of three replicas from {before.tolist()} to {after.tolist()}; {advice}"
     )
 
 
@@ -254,7 +254,7 @@ def settings_are_checked(subject: Subject) -> None:
         subject.build(**registry.settings_in(subject.cls, preset))
     fields = dataclasses.fields(subject.cls)
     unknown = sorted(vars(subject.cls).get("ranges", {}).keys() - {field.name for field in fields})
-    assert not unknown, f"`ranges` of {subject.cls.__name__} names {unknown[0]}, which is no setting of it"
+    assert not unknown, f"`ranges` of {subject.cls.__name__} contains {unknown[0]}, which is not one of its settings"
     ranges = {k: v for cls in reversed(subject.cls.__mro__) for k, v in getattr(cls, "ranges", {}).items()}
     for field in fields:
         if isinstance(field.default, int | float) and not isinstance(field.default, bool):
@@ -264,7 +264,7 @@ def settings_are_checked(subject: Subject) -> None:
                     continue
                 with pytest.raises(InputError) as error:
                     subject.build(**dict[str, Any]({field.name: wrong}))
-                    pytest.fail(f"{subject.name} takes {field.name}={wrong}; does it call super().__post_init__()?")
+                    pytest.fail(f"{subject.name} accepts {field.name}={wrong}; call super().__post_init__()")
                 assert field.name in str(error.value), f"{error.value!r} does not name {field.name}"
 
 
@@ -277,6 +277,6 @@ def parts_of_nets_are_taken_or_refused_as_declared(subject: Subject, part: str) 
         train(posterior, start(posterior, N, R, seeded()), data(net), seeded(), 1)
     except InputError:
         advice = subject.add("refuses", f'("{part}",)')
-        assert is_declared, f"{subject.name} refuses a net with {part}; where it cannot do otherwise, {advice}"
+        assert is_declared, f"{subject.name} refuses a network with {part}; if that is intended, {advice}"
     else:
-        assert not is_declared, f'{subject.name} takes {part}: drop them from "refuses" in CONTRACT'
+        assert not is_declared, f'{subject.name} accepts {part}: drop them from "refuses" in CONTRACT'

@@ -210,7 +210,7 @@ def test_a_label_by_features_goes_to_the_pending_one_of_identical_rows(folder):
         ),
         ("temp,y\n20,1", r"the rows of new.csv to the table. Add a column '_id' or 'name', or all feature"),
         ("name,z\na,1", r"new.csv has none of the target columns .y."),
-        ("name,y\na,\nb,1;5", r"new.csv, line 3, column 'y': '1;5' is not a finite number"),
+        ("name,y\na,\nb,1;5", "new.csv, line 3, column 'y': '1;5' is not a finite number"),
         ("name,y\n,1", r"new.csv, line 2: no identifier. Fill in 'name'."),
         (
             "temp,solvent,y\n21,water,1",
@@ -241,7 +241,7 @@ def test_a_measurement_of_a_row_that_the_table_does_not_have(folder):
     [
         ("name,temp,solvent,y\na,1,w,\nb,1,w,\n a ,2,w,", r"identifier 'a' occurs in lines 2 and 4 of column 'name'"),
         ("name,temp,solvent,y\na,1,w,\n,1,w,", r"line 3, column 'name': the identifier is empty"),
-        ("name,temp,solvent,y\na,1,w,1;5", r"pool.csv, line 2, column 'y': '1;5' is not a finite number"),
+        ("name,temp,solvent,y\na,1,w,1;5", "pool.csv, line 2, column 'y': '1;5' is not a finite number"),
         ("name,temp,solvent\na,1,w", r"pool.csv has no column 'y'; its columns: name, temp, solvent"),
         ("name,temp,y\na,1,2", r"pool.csv has no column 'solvent'"),
         ("temp,solvent,y\na,1,2", r"pool.csv has no column 'name'"),
@@ -365,8 +365,8 @@ def test_all_cells_that_are_no_numbers_are_named_at_once(folder):
         read(folder, text(pool), schema=schema)
     assert str(error.value) == (
         "pool.csv: 3 cells of targets are not finite numbers: column 'y': '12.5 mg' (line 2), 'broke' (line 4); column "
-        "'z': '>95' (line 3); write the number alone, 'failed' for a failed experiment, and nothing until it is "
-        "measured (classes need the task classification)"
+        "'z': '>95' (line 3); write only the number, 'failed' for a failed experiment, or nothing if "
+        "it is not measured yet (for classes use --task classification)"
     )
     assert not (folder / NAME).exists()
 

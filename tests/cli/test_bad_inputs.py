@@ -34,27 +34,27 @@ BEGUN = {
         "batch_size=16",
     ],
 }
-NO_SETTINGS = "Linear is no dataclass, which a plug-in with settings must be"
-NO_RULE = "is not an acquisition; it must be a function of (view, k)"
-NO_DATA = "gives no dataset: "
+NO_SETTINGS = "Linear must be a dataclass to have settings"
+NO_RULE = "is no acquisition; it must be a function of a View"
+NO_DATA = "cannot load the dataset"
 FUNCTIONS = [
     *((command, "--posterior", "torch.nn:Linear", NO_SETTINGS) for command in BEGUN),
-    ("rl", "--posterior", "explore.nets.likelihoods:Gaussian", "Gaussian is no posterior: it has no end_epoch"),
-    ("active", "--posterior", "explore.inference.base:Predictive", "it has no init, update, sample"),
+    ("rl", "--posterior", "explore.nets.likelihoods:Gaussian", "Gaussian is not a posterior: it lacks end_epoch"),
+    ("active", "--posterior", "explore.inference.base:Predictive", "it lacks init, update, sample"),
     ("active", "--acquisition", "torch.nn:Linear", NO_SETTINGS),
     ("active", "--acquisition", "torch:rand", NO_RULE),
     (
         "active",
         "--acquisition",
         "explore.posteriors.bbb:BBB",
-        "explore.posteriors.bbb:BBB cannot be made an acquisition",
+        "cannot create the acquisition explore.posteriors.bbb:BBB:",
     ),
     ("suggest", "--acquisition", "os:getcwd", NO_RULE),
     ("active", "--dataset", "torch.nn:Linear", NO_DATA),
     ("compare", "--dataset", "os:getcwd", NO_DATA),
-    ("compare", "--dataset", "builtins:str", "builtins:str gives a str; it must give explore.data.base.Dataset"),
-    ("classify", "--dataset", "torch.nn:Linear", "gives no set of images: "),
-    ("classify", "--ood", "builtins:str", "builtins:str gives a str; it must give explore.images.base.Images"),
+    ("compare", "--dataset", "builtins:str", "builtins:str returned a str; it must return explore.data.base.Dataset"),
+    ("classify", "--dataset", "torch.nn:Linear", "cannot load the set of images"),
+    ("classify", "--ood", "builtins:str", "builtins:str returned a str; it must return explore.images.base.Images"),
     ("rl", "-p", "vime.encoder=torch.nn:Linear", "the encoder cannot be called with observations: "),
     ("rl", "-p", "vime.encoder=os", "cannot load the encoder 'os': it must be module:name"),
     ("rl", "--env-kwargs", "simulation:os", "cannot load the simulation 'os': it must be module:name"),
@@ -105,7 +105,7 @@ def test_threads_that_a_run_recorded(explore, threads):
     context = active.make_context("active", ["--trials", "2", "--rounds", "2"])
     settings = written(resolve(context.params))
     record.Run.create(Path("run"), settings, {}, {"device": "cpu", "threads": threads}).close()
-    assert "a run recorded" in sentence(explore("active", "--resume", "run"))
+    assert "invalid number of threads" in sentence(explore("active", "--resume", "run"))
 
 
 def test_names_that_are_not_utf8(explore):
@@ -118,5 +118,5 @@ def test_names_that_are_not_utf8(explore):
     out = json.loads(explore("suggest", f"{name}/pool.csv", "--json").stdout)["out"]
     assert Path(out).exists()
     refused = sentence(explore("active", *BEGUN["active"], "--out", name, "--name", "x"))
-    assert r"the path caf\udce9/active-x is not valid UTF-8; choose a folder of another name" in refused
+    assert r"the path caf\udce9/active-x is not valid UTF-8. Choose another name" in refused
     assert not list(Path(name).glob("active*"))

@@ -160,7 +160,7 @@ def test_what_is_refused(nets, name, message):
     [
         (CODE + "\nshape = images.shape\n", r"name 'images' is not defined \(NameError at .*ownnets.py, line \d+\)$"),
         (CODE + "\ndef (", r"SyntaxError: .*ownnets.py, line \d+\)$"),
-        ("import no_such_package", "No module named 'no_such_package' .*line 1.; install it, or put its folder"),
+        ("import no_such_package", "No module named 'no_such_package' .*line 1.; install it, or add its folder to"),
     ],
 )
 def test_a_file_that_cannot_be_run_is_refused_by_its_line(nets, code, message):

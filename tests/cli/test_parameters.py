@@ -53,8 +53,8 @@ def test_each_target_types_its_own_keys():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("power", "-x takes KEY=VALUE; got 'power'"),
-        ("=1", "-x takes KEY=VALUE; got '=1'"),
+        ("power", "-x must be KEY=VALUE; got 'power'"),
+        ("=1", "-x must be KEY=VALUE; got '=1'"),
         ("rule.power=1", "unknown name before a setting 'rule'; allowed: likelihood"),
         ("likelihood.power=1", "unknown setting 'power'; allowed: noise"),
         ("power=high", "power='high' is not valid; allowed: a number"),
@@ -68,7 +68,7 @@ def test_what_no_target_takes(text, message):
 
 def test_epochs_are_a_setting_given_once():
     assert problem.split(["a=1"], [""], epochs=3) == {"": {"a": "1", "epochs": "3"}}
-    with pytest.raises(InputError, match="give --epochs or -p epochs=..., not both"):
+    with pytest.raises(InputError, match="--epochs and -p epochs=... exclude each other. Pass only one of them"):
         problem.split(["epochs=3"], [""], epochs=3)
 
 
@@ -104,7 +104,7 @@ def test_a_setting_that_is_missing_is_refused_but_for_one_that_came_later():
         with pytest.raises(InputError, match="here must have the settings command, "):
             read(Settings, {k: v for k, v in plain.items() if k != key}, "here")
     earlier = {k: v for k, v in plain.items() if k != "later"}
-    with pytest.warns(UserWarning, match="here was written by an earlier version of explore; assumed later 7$"):
+    with pytest.warns(UserWarning, match="here was written by an older version; assumed later 7"):
         assert read(Settings, earlier, "here") == MADE
 
 

@@ -26,12 +26,12 @@ def learning_curves(*rounds, metric="rmse", trials=None):
     ("active", "random", "start"),
     [
         ([1.0, 2.0, 3.0], [2.0, 3.1, 4.0], "rule beat random by more than 2 s.e.: test RMSE differs by -1.033 ± 0.033"),
-        ([1.0, 2.0, 3.0, 4.0], [2.0, 2.1, 4.0, 4.0], "rule did better than random, but by no more than 2 s.e.: "),
+        ([1.0, 2.0, 3.0, 4.0], [2.0, 2.1, 4.0, 4.0], "rule beat random, but by no more than 2 s.e.: "),
         ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], "Warning: rule is not better than random: "),
         ([2.0, 3.1, 4.0], [1.0, 2.0, 3.0], "Warning: rule is not better than random: test RMSE differs by 1.033"),
         ([float("nan"), 2.0, 3.0], [2.0, 3.0, 4.0], "Warning: rule is not better than random: "),
-        ([1.0], [2.0], "rule did better than random in the one trial: "),
-        ([1.0], [], "No control arm"),
+        ([1.0], [2.0], "rule beat random in a single trial: "),
+        ([1.0], [], "No comparison with random choice"),
     ],
 )
 def test_verdict(active, random, start):
@@ -44,13 +44,13 @@ def test_the_area_decides():
     area = {"mean": sum(means) / 2, "se": abs(means[0] - means[1]) / 2}
     assert report.summary(arms)["paired_auc_difference"] == pytest.approx(area)
     assert report.verdict(arms) == (
-        "rule did better than random, but by no more than 2 s.e.: test RMSE differs by -0.267 ± 0.267 in the mean over "
-        "the learning curve, and by 0.250 ± 0.750 at 22 labels. Of 2 trials that says little; give --trials 10 or more."
+        "rule beat random, but by no more than 2 s.e.: test RMSE differs by -0.267 ± 0.267 on average over the "
+        "learning curve, and by 0.250 ± 0.750 at 22 labels. 2 trials are few; use --trials 10 or more."
     )
     assert report.table(arms["rmse"]).iloc[-1][["labels", "difference"]].tolist() == ["mean", "-0.267 ± 0.267"]
     won = learning_curves([3.0, 4.0, 3.0, 4.0], [1.0, 2.0, 2.0, 3.1], [2.0, 2.0, 2.0, 1.9])
     assert report.verdict(won).startswith("rule beat random by more than 2 s.e.: ")
-    assert report.verdict(won).endswith(" Of 2 trials that says little; give --trials 10 or more.")
+    assert report.verdict(won).endswith("2 trials are few; use --trials 10 or more.")
     lost = learning_curves([3.0, 4.0, 3.0, 4.0], [3.0, 4.0, 2.0, 3.1], [1.0, 1.0, 1.5, 1.5])
     assert report.verdict(lost).startswith("Warning: rule is not better than random: ")
 

@@ -174,10 +174,7 @@ def test_resume_refuses_what_would_change_the_protocol(explore, uninterrupted):
     shutil.copytree(uninterrupted(*TINY)[0], RUN)
     result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
     assert result.exit_code == 2
-    assert (
-        "leave out --trials, -p (allowed with it: --device, --graphs, --json, --quiet, --resume, --rounds, "
-        in result.stderr
-    )
+    assert "Leave out --trials, -p (allowed: --device, --graphs, --json, --quiet, --resume, --rounds," in result.stderr
 
 
 def test_resume_warns_of_another_number_of_threads(explore, monkeypatch):
@@ -186,7 +183,7 @@ def test_resume_warns_of_another_number_of_threads(explore, monkeypatch):
         assert explore("active", *TINY, "--name", "x", "--threads", 1).exit_code == 130
     result = explore("active", "--resume", RUN, "--threads", 2)
     assert result.exit_code == 0
-    assert "Warning: threads was 1 and is 2 now; the last digits may change." in result.stderr
+    assert "Warning: threads changed from 1 to 2; the last digits may change." in result.stderr
     assert [s["threads"] for s in json.loads((RUN / "config.json").read_text())["sessions"]] == [1, 2]
 
 
@@ -238,20 +235,20 @@ def edited_settings(run):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (shutil.rmtree, f"{RUN} is no run folder"),
+        (shutil.rmtree, f"{RUN} is not a run folder: it has no"),
         (lambda run: (run / "config.json").unlink(), "it has no config.json"),
         (lambda run: (run / "checkpoint.pt").unlink(), "checkpoint.pt: No such file"),
-        (lambda run: (run / "results.csv").unlink(), "results.csv is damaged, or was edited"),
+        (lambda run: (run / "results.csv").unlink(), "results.csv is damaged or was edited"),
         (damage_config, "config.json is damaged"),
         (damage_checkpoint, "checkpoint.pt is damaged"),
-        (damage_table, "results.csv is damaged, or was edited"),
-        (foreign_checkpoint, "checkpoint.pt was written by run "),
-        (edited_table, "results.csv is damaged, or was edited: its lines are not those that were written"),
-        (old_checkpoint, "checkpoint.pt was written by an older version of explore; continue with that version"),
-        (old_config, "config.json was written by an older version of explore; continue with that version"),
-        (earlier_config, "config.json was written by an older version of explore; continue with that version"),
-        (edited_settings, "config.json is damaged, or was edited: settings and sessions are not those that were"),
-        (edited_threads, "config.json is damaged, or was edited: settings and sessions are not those that were"),
+        (damage_table, "results.csv is damaged or was edited: its"),
+        (foreign_checkpoint, "checkpoint.pt is of run "),
+        (edited_table, "results.csv is damaged or was edited: its lines changed"),
+        (old_checkpoint, "checkpoint.pt is of an older version of explore; continue it with that version"),
+        (old_config, "config.json is of an older version of explore; continue it with that version"),
+        (earlier_config, "config.json is of an older version of explore; continue it with that version"),
+        (edited_settings, "config.json is damaged or was edited: its settings or sessions changed"),
+        (edited_threads, "config.json is damaged or was edited: its settings or sessions changed"),
     ],
 )
 def test_resume_of_a_damaged_run(explore, uninterrupted, damage, message):
@@ -271,14 +268,14 @@ def test_resume_of_a_run_on_changed_data(active, explore):
     Path("d.csv").write_text("\n".join(["a,y", *rows[:-1], "49,1"]))
     result = explore("active", "--resume", RUN)
     assert result.exit_code == 2
-    assert "the data of d have changed since the run began" in result.stderr
+    assert "the data of d have changed since the run began." in result.stderr
 
 
 def test_resume_of_another_command(explore):
     record.Run.create(RUN, {"command": "dream"}, {}, {"device": "cpu"})
     result = explore("active", "--resume", RUN)
     assert result.exit_code == 2
-    assert "is a run of explore dream, not of active" in result.stderr
+    assert "was written by explore dream. Use a run of explore active" in result.stderr
 
 
 @pytest.mark.parametrize("times", [(7,), pytest.param((5, 7), marks=pytest.mark.slow)])
@@ -328,7 +325,10 @@ def test_a_run_of_one_round_is_extended(active, explore, uninterrupted):
 
 @pytest.mark.parametrize(
     ("rounds", "message"),
-    [(3, "--rounds is 3, but the run has 4; give the new total"), (500, "500 rounds label 998 points, but the pool")],
+    [
+        (3, "--rounds is 3, but the run already has 4. Pass at least"),
+        (500, "500 rounds need 998 points, but the pool of"),
+    ],
 )
 def test_what_cannot_be_extended_stays_as_it_is(explore, uninterrupted, rounds, message):
     shutil.copytree(uninterrupted(*SHORT, "--rounds", 4)[0], RUN)

@@ -107,7 +107,7 @@ def test_report_and_run_folder(train):
     assert f"run          {RUN}" in lines
     table = results()
     share = (table.bonus_share * table.seconds).sum() / table.seconds.sum()
-    assert f"time         {share:.0%} went into the bonus and its model" in lines
+    assert f"time         {share:.0%} for the bonus and the dynamics model" in lines
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert "0.001 x kl of noisy-kfac" in result.stderr and "throughout" not in result.stderr + result.stdout
     assert sorted(str(p.relative_to(RUN / "models")) for p in (RUN / "models").rglob("*.*")) == [
@@ -432,7 +432,9 @@ def test_a_finished_run_goes_on_for_longer(train, explore):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     for option, fewer in (("--timesteps", 192), ("--seeds", 1)):
         result = explore("rl", "--resume", run, option, fewer)
-        assert result.exit_code == 2 and f"{option} is {fewer}, but the run has" in " ".join(result.stderr.split())
+        assert result.exit_code == 2 and f"{option} is {fewer}, but the run already has" in " ".join(
+            result.stderr.split()
+        )
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -672,7 +674,7 @@ def single(monkeypatch):
 
 def test_choices_that_do_not_begin_at_0_are_refused(single, explore):
     result = explore("rl", *single("Plain-v0", "--env-kwargs", "first:1"))
-    assert result.exit_code == 2 and "choices that begin at [1], and stable-baselines3 counts" in result.stderr
+    assert result.exit_code == 2 and "has a discrete space that starts at [1], but" in result.stderr
 
 
 def test_what_an_environment_cannot_read_is_not_blamed_on_the_run_folder(single, explore):
@@ -704,7 +706,7 @@ def test_a_policy_meets_no_number_that_is_not_finite(explore, broken, where, val
     result = explore("rl", *broken(where, value), "--posterior", "none")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1] == (
-        f"Error: broken:broken/Broken-v0 gave {what} that is not finite, which no policy can learn from or act on"
+        f"Error: broken:broken/Broken-v0 returned {what} with a number that is not finite. Correct the environment"
     )
 
 
@@ -714,7 +716,7 @@ def test_what_goes_wrong_in_a_process_is_a_sentence(explore, broken, monkeypatch
     result = explore("rl", *broken("reward", "NaN"), "--posterior", "none", "--seeds", 2, "--jobs", 2)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1] == (
-        "Error: broken:broken/Broken-v0 gave a reward that is not finite, which no policy can learn from or act on"
+        "Error: broken:broken/Broken-v0 returned a reward with a number that is not finite. Correct the environment"
     )
 
 
@@ -727,7 +729,7 @@ def test_a_policy_that_is_watched_meets_none_either(train, explore, broken, monk
     result = explore("rl", "--watch", "runs/rl-x", "--trust", "broken")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1] == (
-        "Error: broken/Broken-v0 gave an observation that is not finite, which no policy can learn from or act on"
+        "Error: broken/Broken-v0 returned an observation with a number that is not finite. Correct the environment"
     )
 
 
@@ -741,7 +743,7 @@ def test_what_cannot_be_drawn_is_a_sentence(train, explore, broken, monkeypatch)
     def nothing(self):
         return []
 
-    said = {render: "cannot be drawn: NotImplementedError: no screen", nothing: "gives no pictures"}
+    said = {render: ": NotImplementedError: no screen", nothing: "does not render images. It must support"}
     for change, message in said.items():
         monkeypatch.setattr(sys.modules["broken"].Broken, "render", change)
         result = explore("rl", "--watch", "runs/rl-x", "--trust", "broken")
@@ -766,8 +768,8 @@ def test_spaces_that_no_policy_takes_are_refused_by_name(explore, broken, space)
     result = explore("rl", *broken("end", "NaN"), "--env-kwargs", f"space:{space}", "--posterior", "none")
     assert result.exit_code == 2 and not Path("runs").exists()
     assert result.stderr.endswith(
-        f"spaces of type {space} are not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of "
-        "them to observe\n"
+        f": spaces of type {space} are not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict "
+        "of these as observation space\n"
     )
 
 
@@ -781,15 +783,18 @@ def test_a_model_that_fails_again_ends_the_run(explore):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([*TINY, "-p", "vime.minimum=130"], "192 steps of 192; raise --timesteps or lower --algo-param n_steps and -p"),
-        ([*TINY[:-1], "64", *LEARN], "64 steps of 64; raise --timesteps or lower --algo-param n_steps"),
-        ([*PENDULUM, "-p", "vime.interval=70"], "70 steps of 64; raise --timesteps or lower -p vime.interval"),
+        (
+            [*TINY, "-p", "vime.minimum=130"],
+            "192 steps, but --timesteps is 192; raise it or lower --algo-param n_steps and -p",
+        ),
+        ([*TINY[:-1], "64", *LEARN], "64 steps, but --timesteps is 64; raise it or lower --algo-param n_steps"),
+        ([*PENDULUM, "-p", "vime.interval=70"], "70 steps, but --timesteps is 64; raise it or lower -p vime.interval"),
     ],
 )
 def test_a_bonus_that_will_not_be_paid_is_said_at_the_start_and_at_the_end(train, arguments, why):
     result = train(*arguments)
-    assert f"Warning: the bonus will be 0 throughout: the dynamics model is first trained after {why}" in result.stderr
-    assert f"bonus        0 throughout: the dynamics model is first trained after {why}" in result.stdout
+    assert f"Warning: the bonus will always be 0: the dynamics model starts training after {why}" in result.stderr
+    assert f"bonus        always 0: the dynamics model starts training after {why}" in result.stdout
 
 
 def test_curves_with_and_without_a_bonus_share_tags(train):
@@ -818,13 +823,13 @@ def test_report_of_rewards_that_came_late():
     ("arguments", "message"),
     [
         (["--env", "CartPole-v7"], "unknown environment 'CartPole-v7'"),
-        (["--env", "explore/Rope-v0"], "(allowed: what `explore list envs` shows,"),
+        (["--env", "explore/Rope-v0"], "allowed: names of `explore list envs`"),
         (
             ["--env", "nowhere.at.all:Rope-v0"],
-            "No module named 'nowhere'; install it, or put its folder on the path (PYTHONPATH=. for this one)",
+            "No module named 'nowhere'; install it, or add its folder",
         ),
         (["--env-kwargs", "size:3"], "unknown setting 'size'; allowed: length"),
-        (["--env-kwargs", "length=3"], "--env-kwargs takes KEY:VALUE; got 'length=3'"),
+        (["--env-kwargs", "length=3"], "--env-kwargs must be KEY:VALUE; got 'length=3'"),
         (["--env", "CartPole-v1", "--env-kwargs", "size:3"], "cannot make CartPole-v1: "),
         (["--algo", "dqn"], "'trpo', 'ppo', 'sac'"),
         (["--algo", "sac"], "sac refuses explore/Chain-v0 or these settings: The algorithm only supports"),
@@ -848,25 +853,25 @@ def test_report_of_rewards_that_came_late():
         ),
         (
             ["--algo", "sac", "--env", "Pendulum-v1", "--algo-param", "n_steps=3"],
-            "--algo-param n_steps has no effect beside a bonus, whose replay buffer gives single steps; leave it out",
+            "--algo-param n_steps is not supported with a bonus. Leave it out, or pass --posterior none",
         ),
         (["--algo-param", "net_arch=-3"], "--algo-param net_arch is -3; it must be in [1, 100000]"),
         (
             ["--env", "FrozenLake-v1", "--vec-normalize"],
-            "--vec-normalize takes vectors of numbers, and observations are of type Discrete",
+            "--vec-normalize needs vector observations, but these are of type Discrete. Leave",
         ),
         (["--env", "FrozenLake-v1", "--env-kwargs", "map_name:9x9"], "cannot make FrozenLake-v1: KeyError: '9x9'"),
-        (["--env", "Blackjack-v1"], "trpo refuses Blackjack-v1 or these settings: "),
-        (["--posterior", "explore.nets.net:Net"], "Net is no dataclass, which a plug-in with settings must be"),
-        (["--posterior", "map", "--bonus", "variance"], "map is a point estimate"),
+        (["--env", "Blackjack-v1"], "trpo refuses Blackjack-v1: "),
+        (["--posterior", "explore.nets.net:Net"], "Net must be a dataclass to have settings"),
+        (["--posterior", "map", "--bonus", "variance"], "map is one net, of which nothing is uncertain"),
         (["-p", "vime.hidden=0"], "hidden is (0,); every layer must have 1 to 100000 units"),
         (["-p", "vime.interval=9"], "-p vime.interval has no effect with trpo"),
-        (["--algo-param", "gamma"], "--algo-param takes KEY=VALUE; got 'gamma'"),
+        (["--algo-param", "gamma"], "--algo-param must be KEY=VALUE; got 'gamma'"),
         (["--algo-param", "n_steps=0"], "--algo-param n_steps is 0; it must be in [1, 1e10]"),
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
         (["--posterior", "ensemble"], "with ensemble use 'expected-gain' or 'variance'"),
-        (["--posterior", "none", "--n-eff", "9"], "--posterior none gives no bonus; leave out --n-eff"),
-        (["--posterior", "none", "-p", "lr=9"], "--posterior none gives no bonus; leave out -p"),
+        (["--posterior", "none", "--n-eff", "9"], "--n-eff needs a bonus, which --posterior none turns off"),
+        (["--posterior", "none", "-p", "lr=9"], "-p needs a bonus, which --posterior none turns off. Leave -p out"),
         (["--n-eff", "all"], "n_eff='all' is not valid; allowed: a number or replay"),
         (["--eta", "-1"], "eta is -1.0; it must be in [0, inf)"),
         (["-p", "vime.eta=1"], "unknown setting 'eta'; allowed: batch_size, capacity,"),
@@ -875,14 +880,14 @@ def test_report_of_rewards_that_came_late():
         (["-p", "vime.preset=tiny"], "unknown preset 'tiny'; allowed: "),
         (
             ["-p", "vime.encoder=nowhere:f"],
-            "cannot load the encoder 'nowhere:f': No module named 'nowhere'; install it, or put its folder on the path",
+            "cannot load the encoder 'nowhere:f': No module named 'nowhere'; install it, or add its folder",
         ),
         (["--bonus", "surprise"], "'kl', 'expected-gain', 'variance'"),
         (["--timesteps", "0"], "Invalid value for '--timesteps'"),
-        (["--device", "abacus"], "device 'abacus' is not available"),
+        (["--device", "abacus"], "device 'abacus' is not available; allowed"),
         (["--name", "../x"], "--name is '../x'"),
-        (["--resume", "absent", "--eta", "1"], "leave out --env, --eta"),
-        (["--watch", "absent"], "--watch shows a policy as it was trained; leave out --env"),
+        (["--resume", "absent", "--eta", "1"], "Leave out --env, --eta"),
+        (["--watch", "absent"], "--watch uses the settings of the run. Leave out --env"),
     ],
 )
 def test_wrong_options(explore, arguments, message):
@@ -896,14 +901,14 @@ def test_wrong_options(explore, arguments, message):
 
 
 def test_no_environment(explore):
-    assert "give --env, an environment from `explore list envs`" in explore("rl").stderr
+    assert "--env is missing. Pass a name from `explore list" in explore("rl").stderr
 
 
 def test_runs_that_cannot_be_continued_or_watched(train, explore, active):
     active("--rounds", 1, "--name", "x")
     for option in ("--resume", "--watch"):
-        assert "is a run of explore active, not of rl" in explore("rl", option, "runs/active-x").stderr
-    assert "is no run folder" in explore("rl", "--watch", "absent").stderr
+        assert "was written by explore active. Use a run of explore rl" in explore("rl", option, "runs/active-x").stderr
+    assert "is not a run folder: it has no config.json" in explore("rl", "--watch", "absent").stderr
     train(*TINY, "--posterior", "none", "--name", "y")
     run = Path("runs/rl-y")
     shutil.rmtree(run / "models/none-seed-0/192")

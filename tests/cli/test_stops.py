@@ -187,7 +187,7 @@ def test_other_code_is_told_once_and_stands_in_json(explore, monkeypatch):
     with monkeypatch.context() as patch:
         failing(patch, Run, "checkpoint", 1, KeyboardInterrupt())
         result = explore("active", "--resume", run, "--quiet")
-    sentence = "the run continues under other code: the files of explore were changed; the results may change."
+    sentence = "the software changed (edited files of explore); the results may change."
     assert result.stderr.splitlines()[0] == f"Warning: {sentence}"
     for _ in range(2):  # a run that goes on, and one that is finished
         again = explore("active", "--resume", run, "--quiet", "--json")
@@ -207,7 +207,7 @@ def test_empty_values_are_refused(explore, arguments):
     more = {"rl": ["--env", "explore/Chain-v0"]}.get(arguments[0], [])
     result = explore(*arguments, *more)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.endswith(f"Error: {arguments[1]} is empty; give it a value, or leave it out\n")
+    assert result.stderr.endswith(f"Error: {arguments[1]} is empty. Pass a value, or leave it out\n")
     assert not Path("runs").exists()
 
 

@@ -377,7 +377,7 @@ def test_a_failure_told_by_next_csv_and_a_text_that_declares_one(pool):
         "pool.csv: 3 cells of targets are not finite numbers: column 'yield': '12.5 mg' (line 2), '>95' (line 3), "
         in said
     )
-    assert "'broke' (line 4); write the number alone, 'failed' for a failed experiment" in said
+    assert "'broke' (line 4); write only the number, 'failed' for a failed experiment, or nothing if it" in said
     assert "2 cells of targets" in refused(pool)
     assert (pool.with_suffix(".explore") / "log.jsonl").read_bytes() == log
 
@@ -390,8 +390,9 @@ def test_marks_among_classes(pool):
     begun = "--target", "kind", "--id", "name", "--task", "classification", "--batch", 40, *QUICK
     said = suggest(pool, *begun)
     note = (
-        "Column 'kind' reads '-' (1 cell), 'NA' (2 cells) as not measured (--keep-na kind, or keep_na in Python, makes "
-        "them classes), and 'failed' (2 cells), 'none' (2 cells) as classes (--failed TEXT declares a failure)."
+        "Column 'kind' reads '-' (1 cell), 'NA' (2 cells) as not measured (use --keep-na kind, in Python keep_na, to "
+        "read them as classes), and 'failed' (2 cells), 'none' (2 cells) as classes (use --failed TEXT for failed "
+        "experiments)."
     )
     assert note in said["notes"] and said["measured"] == 8 and {"S-001", "S-006", "S-010"} < set(ids(said))
     said = suggest(pool, "--keep-na", "kind", "--failed", "FAILED")
@@ -405,7 +406,7 @@ def test_marks_among_classes(pool):
     frame.assign(kind=["NA", *kinds[1:10], "", "NA", *[""] * 28]).to_csv(pool, index=False)
     assert suggest(pool, "--batch", 30)["measured"] == 10
     said = refused(pool, "--keep-na", "temp")
-    assert said.startswith("keep_na (--keep-na) names 'temp', which is no class target of")
+    assert said.startswith("keep_na (--keep-na) names 'temp', which is not a class target of")
 
 
 def test_one_class_alone_is_too_few(pool):
@@ -618,7 +619,7 @@ def test_next_csv_without_a_row_tells_nothing(pool):
     assert suggest(pool, "--labels", out)["measured"] == 40
     own = pool.with_name("own.csv")
     own.write_bytes(out.read_bytes())
-    assert "has no line of data" in refused(pool, "--labels", own)
+    assert "has no rows below its header" in refused(pool, "--labels", own)
 
 
 def test_a_category_none_of_a_row_that_is_gone_stays_one(pool):
@@ -698,7 +699,7 @@ def test_limits_that_are_none(pool, text):
         (None, (), "--target is missing. Pass --target with the column to predict"),
         (None, ("--target", "price"), "pool.csv has no target 'price'; its columns: name, solvent"),
         (None, ("--target", "yield", "--out", "next.txt"), "its name must end with .csv or .xlsx"),
-        (None, ("--target", "yield", "--out", "pool.csv"), "--out is the table itself, which is never written"),
+        (None, ("--target", "yield", "--out", "pool.csv"), "--out is the input table, which must not be"),
         (None, ("--target", "yield", "--out", "notes.csv"), "notes.csv exists, and was not written by explore suggest"),
         (None, ("--target", "yield", "--categorical", "x"), "'x' is not a feature column of pool.csv (features: "),
         (None, ("--target", "y", "--goal", "maximise", "--task", "classification"), "needs exactly one --target and"),
@@ -706,10 +707,10 @@ def test_limits_that_are_none(pool, text):
         (None, ("--target", "y", "--stop-when", "width<2", "--task", "classification"), "classes have no intervals"),
         (None, ("--target", "yield", "-p", "epochs=3"), "-p epochs=... is not supported. Use --epochs."),
         (("name", "S-001", "S-000"), ("--target", "yield", "--id", "name"), "occurs in lines 2 and 3 of column 'name'"),
-        (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; write the number alone"),
-        (("yield", np.nan, "good"), ("--target", "yield"), "measured (classes need the task classification)"),
-        (("yield", np.nan, "71,3"), ("--target", "yield"), "'71,3' is not a finite number; write a point, or say that"),
-        (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number or date as other cells"),
+        (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; write only the number"),
+        (("yield", np.nan, "good"), ("--target", "yield"), "for classes use --task classification"),
+        (("yield", np.nan, "71,3"), ("--target", "yield"), "'71,3' is not a finite number; write a point, or"),
+        (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number or date like the other"),
     ],
 )  # fmt: skip
 def test_what_is_refused_leaves_nothing_behind(pool, edit, arguments, sentence, monkeypatch):
@@ -733,7 +734,7 @@ def test_modules_that_the_folder_names_are_imported_only_when_trusted(pool, monk
     foreign["settings"]["posterior"] = "stranger:Class"
     config.write_text(json.dumps(foreign))
     sentence = refused(pool)
-    assert "needs the module 'stranger', which its config.json names" in sentence and "--trust stranger" in sentence
+    assert "imports the module 'stranger', whose code would run. If you" in sentence and "--trust stranger" in sentence
     assert not (pool.parent / "mark").exists()
     assert "cannot load the posterior 'stranger:Class'" in refused(pool, "--trust", "stranger")
     assert (pool.parent / "mark").exists()
@@ -882,7 +883,7 @@ def test_a_point_where_commas_are_decimal_marks(pool):
     frame.to_csv(pool, index=False, sep=";", decimal=",")
     lines = pool.read_text().splitlines()
     for column, what in (
-        ("temp", "is not a finite number or date as other cells"),
+        ("temp", "is not a finite number or date like the other"),
         ("yield", "has a decimal point, but --decimal is"),
     ):
         cells = lines[1].split(";")
@@ -996,11 +997,11 @@ def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
     [
         (
             "inf",
-            "'inf' is not a finite number; write the number alone, 'failed' for a failed experiment, and nothing "
-            "until it is measured",
+            "'inf' is not a finite number; write only the number, 'failed' for a failed experiment, or nothing if "
+            "it is not measured yet",
         ),
-        ("high", "and nothing until it is measured (classes need the task classification)"),
-        ("1,5", "write a point, or say that the decimal mark is a comma (--decimal ,)"),
+        ("high", "for classes use --task classification"),
+        ("1,5", "write a point, or pass --decimal"),
     ],
 )
 def test_what_is_said_of_a_target_that_is_no_number(pool, cell, sentence):
@@ -1031,7 +1032,7 @@ def test_names_that_look_like_formulas_come_back(pool, kind):
     mark, asked = "'" if kind == ".csv" else "", read(path)
     assert [mark + name for name in ids(said)] == asked.name.tolist() == asked["_id"].tolist()
     assert asked.solvent.str.startswith(f"{mark}=").all()
-    assert any("has an apostrophe before " in note for note in said["notes"]) == (kind == ".csv")
+    assert any("Wrote an apostrophe before " in note for note in said["notes"]) == (kind == ".csv")
     asked["yield"] = [1.5, 2.5, 3.5, 4.5, 5.5]
     asked.to_csv(pool.with_name("told.csv"), index=False)  # by whatever program
     later = suggest(pool, "--out", path, "--labels", "told.csv")
@@ -1054,7 +1055,7 @@ def learnt(path):
 def test_a_column_that_numbers_the_rows_stays_left_out_when_rows_come(pool):
     numbered(pool, range(1, 41))
     said = begin(pool)
-    assert "Column 'n' numbers the rows and is left out; --feature 'n' takes it in." in said["notes"]
+    assert "Column 'n' numbers the rows and is left out; use --feature 'n' to include it." in said["notes"]
     assert learnt(pool) == ("solvent", "temp", "day")
     numbered(pool, [5] * 20 + [900] * 20)  # no order any more
     said = suggest(pool, "--drop-columns", "day")

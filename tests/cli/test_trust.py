@@ -105,8 +105,8 @@ def test_modules_of_a_run_folder_are_imported_only_when_trusted(explore, command
             result = explore(*attempt, *trusted)
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
             assert result.stderr == (
-                f"Error: {RUN} needs the module {module!r}, which its config.json names and which would be run; "
-                f"if you trust it, add --trust {module} (in Python: trust=[{module!r}])\n"
+                f"Error: {RUN} imports the module {module!r}, whose code would run. If you trust it, "
+                f"add --trust {module} (in Python: trust=[{module!r}])\n"
             )
 
 
@@ -122,7 +122,7 @@ def test_a_trusted_module_is_imported(explore, trusted):
 def test_a_trust_that_names_no_module(explore):
     for name in ("evil:Class", ""):
         result = explore("rl", "--resume", "absent", "--trust", name)
-        assert (result.exit_code, f"--trust is {name!r}; it takes a module" in result.stderr) == (2, True)
+        assert (result.exit_code, f"--trust is {name!r}; it must be a module" in result.stderr) == (2, True)
 
 
 def test_paths_and_columns_are_no_modules():
@@ -150,7 +150,7 @@ def test_a_folder_must_not_point_out_of_itself(explore, name):
     for attempt in (*attempts("rl"), ["report", RUN]):
         result = explore(*attempt)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert f"{RUN / name} is a link or a device" in result.stderr
+        assert f"{RUN / name} is a link or a device." in result.stderr
 
 
 def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
@@ -159,7 +159,7 @@ def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
     RUN.symlink_to(Path("real").resolve())
     assert "is a link" not in explore("rl", "--watch", RUN).stderr
     os.mkfifo("real/results2.csv")
-    assert f"{RUN}/results2.csv is a link or a device" in explore("rl", "--watch", RUN).stderr
+    assert f"{RUN}/results2.csv is a link or a device." in explore("rl", "--watch", RUN).stderr
 
 
 def test_how_to_continue_names_the_modules(explore, monkeypatch):
@@ -183,7 +183,7 @@ def test_foreign_curves_are_numbers(line):
     with record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1}) as run:
         (RUN / "metrics.jsonl").write_text(line + "\n")
         run.checkpoint({}, 1)
-    with pytest.raises(InputError, match=f"{RUN} is no run folder, or is damaged: "):
+    with pytest.raises(InputError, match=f"{RUN} is not a run folder, or it is damaged:"):
         session._open(RUN, ()).curves()
 
 

@@ -51,13 +51,13 @@ def not_a_number(view, k):
 @pytest.mark.parametrize(
     ("rule", "check", "message"),
     [
-        (one_twice, "it_chooses_different_candidates-3", r"one_twice returned a point twice: \[1, 1, 1\]"),
-        (beyond, "it_chooses_different_candidates-1", r"beyond returned \[3\]; candidates are numbered 0 to 2"),
-        (not_a_number, "it_chooses_different_candidates-1", "gives scores that are not finite"),
-        (of_its_own, "it_chooses_the_same_in_the_same_view", "what is random must come from view.uniform or view.rng"),
+        (one_twice, "it_chooses_different_candidates-3", r"one_twice chose a point twice: \[1, 1, 1\]"),
+        (beyond, "it_chooses_different_candidates-1", r"beyond chose \[3\]; there are the candidates 0 to 2"),
+        (not_a_number, "it_chooses_different_candidates-1", "returns scores that are not finite:"),
+        (of_its_own, "it_chooses_the_same_in_the_same_view", "random numbers must come from view.uniform or view.rng"),
         (grasping, "it_chooses_the_same_in_the_same_view", "grasping.* changes its view in place"),
         (first, "it_chooses_the_same_in_the_same_view", "chooses the first candidates of every replica"),
-        (together, "replicas_choose_for_themselves", "in a replica beside others, and alone"),
+        (together, "replicas_choose_for_themselves", "in a replica among others, but"),
     ],
 )
 def test_the_fault_of_a_rule_is_named(rule, check, message):

@@ -168,9 +168,9 @@ class WrongHessian(RoughHessian):
 @pytest.mark.parametrize(
     ("cls", "check", "message"),
     [
-        (LocalGradient, "two_processes", "two processes have other states; .*parallel.mean"),
-        (LocalHessian, "two_processes", "two processes have other states; .*parallel.mean"),
-        (LocalNumbers, "two_processes", "half of a batch each learn something else .*parallel.apart"),
+        (LocalGradient, "two_processes", "two processes have different states; .*parallel.mean"),
+        (LocalHessian, "two_processes", "two processes have different states; .*parallel.mean"),
+        (LocalNumbers, "two_processes", "two processes with half of a batch each .*parallel.apart"),
         (WrongPull, "a_linear_model", "the mean of a weight is .* deviations from .*add .average."),
         (NoPull, "a_linear_model", "the mean of a weight is .* deviations from"),
         (WrongHessian, "a_linear_model", "the variance of a weight is .* times too large or small|the mean"),
@@ -231,10 +231,14 @@ class Sleepy(NoisyAdam):
 @pytest.mark.parametrize(
     ("cls", "check", "message"),
     [
-        (GainOfTheStart, "gain_falls", "leave 1.00 of the information .* at most a fifth may be left.*add .lively."),
-        (Sleepy, "gain_falls", "leave 1.00 of the information"),
+        (
+            GainOfTheStart,
+            "gain_falls",
+            "its .gain. is 1.00 times the gain .* at most 0.2 is allowed.*add .lively.",
+        ),
+        (Sleepy, "gain_falls", "its `gain` is 1.00 times the gain"),
         (TooWide, "samples_follow", "wider or narrower than `log_prob`"),
-        (OffCentre, "samples_follow", "samples lie beside `log_prob`"),
+        (OffCentre, "samples_follow", "the mean of samples differs from `log_prob`"),
         (Confident, "samples_follow", "`entropy` is not -E log q"),
         (HalfKL, "divergences", "`kl` is not E"),
         (OtherPrior, "divergences", "`kl_prior` is not E"),
@@ -399,33 +403,45 @@ class Choosy(Ensemble):
     ("cls", "check", "message"),
     [
         (WrongSign, "training_lowers", "it follows the gradient downwards"),
-        (Waiting, "training_lowers", "at progress 0, where .* it hardly learns; .* add .lively."),
-        (Waiting, "a_saved_state", "updates at progress 0 leave the nets .* as they are, .* add .lively."),
-        (OneNet, "a_saved_state", "all nets that `sample` draws are the same: nothing is uncertain"),
+        (
+            Waiting,
+            "training_lowers",
+            "it hardly learns at progress 0, which all .* add .lively.",
+        ),
+        (Waiting, "a_saved_state", "updates at progress 0 do not change the .* add .lively."),
+        (OneNet, "a_saved_state", "all networks of `sample` are the same"),
         (IntInState, "functions_are_pure", "IntInState: state.tally is 0, of type int; a state holds tensors only"),
         (OneForAll, "functions_are_pure", r"OneForAll: state.tally is \[1\]; its first axis must be the 3 replicas"),
-        (InPlace, "functions_are_pure", "`update` is called twice with the same numbers|changed its argument in place"),
+        (
+            InPlace,
+            "functions_are_pure",
+            "two equal calls of `update` must return the same|changed its argument in place",
+        ),
         (GlobalNoise, "functions_are_pure", "draws from torch's own generator"),
         (Immortal, "a_failed_replica", "leaves a replica alive"),
-        (Meeting, "three_replicas", "replica 0 is not what it is in a run of that replica alone"),
+        (Meeting, "three_replicas", "replica 0 differs from a run of this replica alone:"),
         (Lasting, "functions_are", "`finish` changed its argument in place|`finish` with the same numbers"),
         (ZeroDefault, "settings_are", 'decay is 0.0; .* add "decay": .* to `ranges` of ZeroDefault'),
         *(
-            (NoStep, check, r"NoStep refuses its own defaults \(lr is 0.0; .*: give lr another one")
+            (NoStep, check, r"NoStep refuses its defaults \(lr is 0.0; .*: change the default of lr")
             for check in ("settings_are", "parts_of_nets", "training_lowers", "functions_are")
         ),
         (Diverging, "training_lowers", r"of replicas 0 to 2 \[1\] diverged within 40 updates with"),
         (Diverging, "a_saved_state", r"of replicas 0 to 2 \[1\] diverged within 3 updates.*add .lively.: .*smaller"),
-        (Intervals, "functions_are", '"momentum": "0..1", which is no interval such as'),
-        (Waiting, "training_lowers", "40 updates .* it hardly learns; where it is only slow, add"),
-        (Misspelt, "settings_are", "`ranges` of Misspelt names momentun, which is no setting of it"),
-        (NoDefault, "functions_are_pure", "add a default to rank of NoDefault"),
-        (Unchecked, "settings_are", r"takes epochs=-1; does it call super\(\).__post_init__"),
+        (Intervals, "functions_are", '"momentum": "0..1", not an interval such as'),
+        (
+            Waiting,
+            "training_lowers",
+            "40 updates .*it hardly learns at progress 0, which all checks use; if it is only slow, add",
+        ),
+        (Misspelt, "settings_are", "`ranges` of Misspelt contains momentun, which is not one of its settings"),
+        (NoDefault, "functions_are_pure", "add a default to rank of NoDefault: every"),
+        (Unchecked, "settings_are", "accepts epochs=-1; call super\(\).__post_init__"),
         (Nameless, "settings_are", "does not name epochs"),
         (
             Choosy,
             "parts_of_nets",
-            "refuses a net with norms; .* add .refuses.: .* to CONTRACT in .*test_broken.py",
+            "refuses a network with norms; if that is .* add .refuses.: .* to CONTRACT in .*test_broken.py",
         ),
     ],
 )
@@ -460,7 +476,7 @@ class Undecorated(Ensemble):
             NoisyAdam,
             "a_linear_model",
             {"linear": [("all", {})]},
-            "may name covariance, diagonal, mean; it has 'all'",
+            "\"linear\" may be covariance, diagonal, mean; got 'all'",
         ),
         (NoisyAdam, "a_linear_model", {"linear": [("mean", {"lr": 1e-3})]}, "600 updates do not reach the mean"),
     ],

@@ -30,9 +30,9 @@ def test_the_map_holds_what_the_table_does(tmp_path, rows, monkeypatch):
 def test_what_is_no_pool_is_refused(tmp_path):
     schema = load_table(FRAME, "yield").schema
     (tmp_path / "text").write_text("a,b")
-    with pytest.raises(InputError, match="no Parquet file"):
+    with pytest.raises(InputError, match="as a Parquet file"):
         map_parquet(tmp_path / "text", schema, tmp_path / "pool.npy")
-    with pytest.raises(InputError, match="no Parquet file"):
+    with pytest.raises(InputError, match="as a Parquet file"):
         map_parquet(tmp_path / "missing", schema, tmp_path / "pool.npy")
     for frame, message in [
         (FRAME.drop(columns="heat"), "no column 'heat'"),

@@ -67,7 +67,7 @@ def test_counting_does_not_depend_on_the_start_nor_on_the_order(seed):
 )  # fmt: skip
 def test_names_of_columns_that_number_rows(name):
     learnt, notes = features([3, 1, 1, 2, 3, 1], name or "column 1")  # as joined tables have them
-    assert not learnt and "numbers the rows and is left out; --feature" in notes[0]
+    assert not learnt and "numbers the rows and is left out; use --feature" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_times_of_measurement_are_left_out_and_days_are_not():
     times = days + pd.Timedelta("9h")
     assert features(times) == (
         (),
-        ["Column 'a' says when rows were measured and is left out; --feature 'a' takes it in."],
+        ["Column 'a' says when rows were measured and is left out; use --feature 'a' to include it."],
     )
     assert features(times, feature="a")[0] == ("a (days since 2024-01-05)",)
     for name, values in (("Time Stamp", days), ("timestamp", [1.7e9, 1.8e9, 1.75e9, 1.6e9, 1.7e9, 1.9e9])):
@@ -92,7 +92,7 @@ def test_times_of_measurement_are_left_out_and_days_are_not():
 
 
 def test_other_columns_that_go_one_way_are_learnt_from_and_said():
-    said = ["Column 'a' goes one way from row to row; drop it if it is an order or a time of measurement."]
+    said = ["Column 'a' only rises or only falls from row to row; drop it if it is an order or a time of measurement."]
     for values in ([0.1, 0.2, 0.5, 0.7, 1.1], [10, 8, 6, 4, 2, 2], pd.date_range("2024-01-05", periods=6, freq="2D")):
         learnt, notes = features(values)
         assert len(learnt) == 1 and notes == said
@@ -109,7 +109,7 @@ def test_other_columns_that_go_one_way_are_learnt_from_and_said():
 def test_a_factor_with_a_row_for_each_degree_is_taken_in_by_its_name():
     frame = pd.DataFrame({"temp": range(20, 30), "y": range(10)})
     with pytest.raises(
-        InputError, match="no column left .*: Column 'temp' numbers the rows and is left out; --feature 'temp'"
+        InputError, match="no column left .*: Column 'temp' numbers the rows and is left out; use --feature 'temp'"
     ):
         load_table(frame, "y")
     table = load_table(frame, "y", feature="temp")

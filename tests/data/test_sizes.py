@@ -74,14 +74,14 @@ def header(shape, dtype="|u1"):
 )
 def test_arrays_that_are_not_there_are_refused(tmp_path, x, y):
     path = stored(tmp_path / "bomb.npz", x=header(*x), y=header(*y))  # of which nothing else is there
-    with pytest.raises(InputError, match="bomb.npz is no .npz file of arrays"):
+    with pytest.raises(InputError, match="bomb.npz: not an .npz archive"):
         reading.read(path)
 
 
 def test_arrays_that_unpack_to_far_more_are_refused(tmp_path):
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((2**13, 128, 129), np.uint8), y=np.arange(2**13))
     for read in (reading.read, lambda path: reading.read_inputs(path, (1, 128, 129)), packed.arrays):
-        with pytest.raises(InputError, match="bomb.npz unpacks to more than 128 MiB"):
+        with pytest.raises(InputError, match="bomb.npz unpacks to more than 128 MiB, the"):
             read(tmp_path / "bomb.npz")
 
 
@@ -100,7 +100,7 @@ def repeated(path, column):
 
 def test_a_small_parquet_file_of_many_cells_is_refused(tmp_path):
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(2**24, np.int8)), ["water"])
-    with pytest.raises(InputError, match="bomb.parquet unpacks to more than 128 MiB, the most that is unpacked"):
+    with pytest.raises(InputError, match="bomb.parquet unpacks to more than 128 MiB, the limit for its size"):
         load_table(repeated(tmp_path / "bomb.parquet", text), "y")
     lists = repeated(tmp_path / "lists.parquet", pyarrow.array([[1, 2], [3]]))
     for read in (load_table, lambda path, _: map_parquet(path, Schema(()), tmp_path / "x.npy")):
@@ -120,14 +120,14 @@ def test_a_long_text_of_many_rows_is_in_memory_once(tmp_path):
 def test_many_columns_of_which_rows_have_few_are_refused(tmp_path):
     path = tmp_path / "wide.csv"
     path.write_text(",".join(f"c{i}" for i in range(20_000)) + "\n" + "1\n" * 900)
-    with pytest.raises(InputError, match="wide.csv unpacks to more than 128 MiB"):
+    with pytest.raises(InputError, match="wide.csv unpacks to more than 128 MiB, the"):
         load_table(path, "c0")
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet()
     for row in [[f"c{i}" for i in range(16_000)], *[[1]] * 1_049]:
         sheet.append(row)
     book.save(tmp_path / "wide.xlsx")
-    with pytest.raises(InputError, match="wide.xlsx unpacks to more than 128 MiB"):
+    with pytest.raises(InputError, match="wide.xlsx unpacks to more than 128 MiB, the"):
         load_table(tmp_path / "wide.xlsx", "c0")
 
 

@@ -87,7 +87,7 @@ data = _together(
 
 def model_of(settings: str, default: str) -> Callable[[Any], Any]:
     """Return the options of a model, with words for the settings of -p and the default preset."""
-    preset = f"Settings: default, plain, vime, image or a paper's.  [default: {default}]"
+    preset = f"Named settings: default, plain, vime, image, or those of a paper, such as paper.  [default: {default}]"
     return _together(
         click.option("--preset", type=NAMES, metavar="NAME", help=preset),
         click.option(

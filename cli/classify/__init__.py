@@ -6,7 +6,7 @@ from explore.cli import options
 from explore.cli.options import NAMES, POSITIVE, SEED
 
 
-@click.command("classify", short_help="Train a posterior on images, and test it on others.")
+@click.command("classify", short_help="Train a posterior on images and evaluate it on test images.")
 @click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list images`.  [default: mnist]")
 @click.option(
     "--images", type=click.Path(exists=True), metavar="PATH",
@@ -56,7 +56,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
-    """Train a posterior over the weights of an image network, and test its probabilities.
+    """Train a posterior over the weights of an image network, and evaluate the predicted class probabilities.
 
     Report test error, log-likelihood, Brier score, calibration error (15 bins), and the detection of
     out-of-distribution images. The run folder keeps the model, for `explore predict`, and all test probabilities.

@@ -26,7 +26,11 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
     help="Bonus: information gain, expected information gain, or variance.  [default: kl]",
 )  # fmt: skip
 @click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
-@click.option("--n-eff", metavar="N", help="Effective number of transitions; replay: all stored ones.  [default: 50]")
+@click.option(
+    "--n-eff", metavar="N",
+    help="Effective number of transitions behind the posterior, or the word replay for all stored transitions.  "
+    "[default: 50]",
+)  # fmt: skip
 @click.option(
     "--normalise", type=click.Choice(["latest", "median", "rms", "none"]),
     help="Divisor of the bonus: the latest batch's median, the mean of the last 10 medians, or the root mean square of "

@@ -475,7 +475,7 @@ def test_probabilities_in_place_of_logits_are_refused(likelihood, end):
         ),
         (
             lambda: FittedModel.from_state_dict(posterior(), MODEL.state_dict(), "nowhere"),
-            "there is no device 'nowhere' here; allowed",
+            "device 'nowhere' is not available; allowed",
         ),
         (lambda: FittedModel.fit(posterior(), X, Y[:-1]), "got 58 labels for 30 points; each point needs 2"),
         (lambda: FittedModel.from_state_dict(posterior(), {"seed": 1}), "not a saved model"),

@@ -35,7 +35,7 @@ BEGUN = {
     ],
 }
 NO_SETTINGS = "Linear must be a dataclass to have settings"
-NO_RULE = "is no acquisition; it must be a function of a View"
+NO_RULE = "is not an acquisition; it must be a function of (view, k)"
 NO_DATA = "cannot load the dataset"
 FUNCTIONS = [
     *((command, "--posterior", "torch.nn:Linear", NO_SETTINGS) for command in BEGUN),

@@ -67,7 +67,7 @@ def test_a_model_of_another_run(explore, mixed, pairs):
     assert message in refused(explore, "active", "--resume", folder)
     result = explore("report", folder, "--out", "r.html")
     assert result.exit_code == 0 and f"Skipped the figures that need the model of active-a: {message}" in result.stderr
-    with pytest.raises(InputError, match="is of run"):
+    with pytest.raises(InputError, match="was written by run"):
         package.load_run(folder)
 
 

@@ -280,7 +280,7 @@ def broken(folder, what):
         ("flipped", "is damaged"),
         ("schema", "is damaged: not a saved model"),
         ("transform", "is damaged: not a saved model"),
-        ("foreign", "runs/compare-c/model.pt is of run "),
+        ("foreign", "runs/compare-c/model.pt was written by run "),
         ("features", "the saved model was fitted with another"),
         ("replicas", "is damaged: it lists 2 replicas, but has 3"),
         ("nothing", "is damaged: not a saved model"),

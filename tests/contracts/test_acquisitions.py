@@ -51,8 +51,8 @@ def not_a_number(view, k):
 @pytest.mark.parametrize(
     ("rule", "check", "message"),
     [
-        (one_twice, "it_chooses_different_candidates-3", r"one_twice chose a point twice: \[1, 1, 1\]"),
-        (beyond, "it_chooses_different_candidates-1", r"beyond chose \[3\]; there are the candidates 0 to 2"),
+        (one_twice, "it_chooses_different_candidates-3", r"one_twice returned a point twice: \[1, 1, 1\]"),
+        (beyond, "it_chooses_different_candidates-1", r"beyond returned \[3\]; candidates are numbered 0 to 2"),
         (not_a_number, "it_chooses_different_candidates-1", "returns scores that are not finite:"),
         (of_its_own, "it_chooses_the_same_in_the_same_view", "random numbers must come from view.uniform or view.rng"),
         (grasping, "it_chooses_the_same_in_the_same_view", "grasping.* changes its view in place"),

@@ -436,7 +436,7 @@ class Choosy(Ensemble):
         ),
         (Misspelt, "settings_are", "`ranges` of Misspelt contains momentun, which is not one of its settings"),
         (NoDefault, "functions_are_pure", "add a default to rank of NoDefault: every"),
-        (Unchecked, "settings_are", "accepts epochs=-1; call super\(\).__post_init__"),
+        (Unchecked, "settings_are", r"accepts epochs=-1; call super\(\).__post_init__"),
         (Nameless, "settings_are", "does not name epochs"),
         (
             Choosy,

@@ -93,7 +93,7 @@ def test_a_warm_up_changes_the_steps_of_its_epochs_only(monkeypatch):
     mixture = registry.posterior("noisy-kfac", Net(mlp(4, [3], 2)), Categorical(), lr=0.4, members=2)
     assert vars(classification._warmed(mixture, 0, 4))["posterior"].lr == 0.1
     check_warmup(mixture, 1)
-    with pytest.raises(InputError, match="HMC has no lr"):
+    with pytest.raises(InputError, match="HMC has no learning rate to warm up"):
         check_warmup(registry.posterior("hmc", Net(mlp(4, [3], 2)), Categorical()), 1)
 
 

@@ -203,7 +203,7 @@ def test_toys_are_learnt(monkeypatch, name, members):
 @pytest.mark.parametrize("factor", [1e160, 1e30, 1e-30])
 def test_targets_in_extreme_units_are_refused(factor):
     data = dataset()
-    with pytest.raises(InputError, match="rescale it|give units in which it is near 1"):
+    with pytest.raises(InputError, match="rescale it|Rescale them to values near 1"):
         compare.split(data._replace(y=data.y * factor), 2, Rng(0))
 
 

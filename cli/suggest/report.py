@@ -20,7 +20,7 @@ from explore.cli.suggest.choice import Choice, Progress
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table, labels
 from explore.core.errors import InputError, listed, shown
-from explore.data.reading import Cells
+from explore.data.reading import Cells, NoRows
 from explore.runs.record import plain
 
 ID = f"{PREFIX}id"
@@ -42,10 +42,8 @@ def read(path: Path, table: Table, settings: Settings) -> Cells | None:
         return None
     try:
         return labels(path, table, settings)
-    except InputError as error:
-        if "no line of data" in str(error):
-            return None
-        raise
+    except NoRows:
+        return None
 
 
 def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:

@@ -35,6 +35,10 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
 )
 
 
+class NoRows(InputError):
+    """A table without rows."""
+
+
 class Cells(NamedTuple):
     """The cells of a table as stripped text, without blank rows."""
 
@@ -91,7 +95,7 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
             lines.append(line)
             filled.append(cells)
     if not lines:
-        raise InputError(f"{path} has no rows below its header")
+        raise NoRows(f"{path} has no rows below its header")
     packed.check_size(POINTER * len(header) * len(lines), packed.most_of(size), path)
     columns = zip_longest(header, *filled, fillvalue="")
     return Cells(path, {name: list(map(str.strip, column)) for name, *column in columns}, tuple(lines), notes=notes)

@@ -57,7 +57,7 @@ def arrays(path, count=8, side=8):
 def test_a_run_and_its_files(explore):
     result = explore(*TINY, "--train", 150, "--ood", "none")
     assert result.exit_code == 0, result.output
-    assert ". of the test images of digits are wrong" in result.stdout and "150 training and 360 test" in result.stderr
+    assert "% of the test images of digits are wrong" in result.stdout and "150 training and 360 test" in result.stderr
     row = pd.read_csv(RUN / "results.csv").iloc[0]
     kept = loaded(RUN)
     assert kept["probabilities"].shape == (360, 10) and np.array_equal(kept["y"], images.load("digits").test_y)
@@ -99,7 +99,7 @@ def test_predictions_are_those_of_the_test(explore, classify, tmp_path):
     )
     with pytest.raises(InputError, match="predicts images"):
         package.load_run(RUN).predict(pd.DataFrame({"a": [1]}))
-    with pytest.raises(InputError, match="there is no gone.png"):
+    with pytest.raises(InputError, match="gone.png does not exist"):
         package.load_run(RUN).predict("gone.png")
 
 
@@ -313,7 +313,7 @@ def test_images_without_any_for_testing(explore, tmp_path):
     assert result.exit_code == 2 and "some has no test images. Use --validate 0.2 to" in result.stderr
     result = explore(*options, "--validate", 0.5, "--samples", 3, "--json", "--name", "arrays", "--augment", "crop")
     assert result.exit_code == 0, result.output
-    assert "some.npz that are not looked at: x_test." in result.stderr
+    assert "some.npz: x_test." in result.stderr
     assert "Augmentation of training images: crop; each counts as 10 examples." in result.stderr
     assert len(loaded(Path(json.loads(result.stdout)["run"]))["y"]) == len(whole["x"]) // 2
     np.savez(tmp_path / "some.npz", x=whole["x"], y=whole["y"], test_x=whole["test_x"])
@@ -465,13 +465,13 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
     [
         (["--dataset", "nothing"], "nothing"),
         (["--net", "lenet6"], "lenet6"),
-        (["--net", "lenet5"], "size is 8"),
+        (["--net", "lenet5"], "LeNet-5 takes images of 28 or 32 pixels a side, not 8"),
         (["--train", "5000"], "can be used to train"),
         (["--size", "32"], "--size, --grey and --stream apply to"),
         (["--no-stream"], "--size, --grey and --stream apply to"),
         (["-p", "net.depth=3"], "depth"),
         (["-p", "lr=fast"], "lr"),
-        (["--posterior", "hmc"], "hmc takes an nn.Sequential of "),
+        (["--posterior", "hmc"], "hmc supports only an nn.Sequential of "),
         (["--validate", "0.0001"], "--validate 0.0001 of 1437 training images selects none."),
         (["--warmup", "2"], "warm-up of 2 epochs, but training has 1. Use a shorter warm-up"),
         (["--resume", ""], "--resume is empty"),

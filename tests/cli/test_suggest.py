@@ -1000,8 +1000,8 @@ def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
             "'inf' is not a finite number; write only the number, 'failed' for a failed experiment, or nothing if "
             "it is not measured yet",
         ),
-        ("high", "for classes use --task classification"),
-        ("1,5", "write a point, or pass --decimal"),
+        ("high", "(for classes use --task classification)"),
+        ("1,5", "write a point, or pass --decimal ,"),
     ],
 )
 def test_what_is_said_of_a_target_that_is_no_number(pool, cell, sentence):

@@ -470,7 +470,7 @@ class Undecorated(Ensemble):
             {"lively": {"beta": 0.1}},
             "no setting beta.*; add beta to the fields of Ensemble",
         ),
-        (Ensemble, "parts_of_nets", {"refuses": ("norms",)}, "Ensemble takes norms: drop them from .refuses."),
+        (Ensemble, "parts_of_nets", {"refuses": ("norms",)}, "Ensemble accepts norms: drop them from .refuses."),
         (NoisyAdam, "a_linear_model", {}, "add .linear.: .* to CONTRACT in .*noisy_adam.py"),
         (
             NoisyAdam,

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich import table
 from rich.console import Console
-from rich.progress import Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from explore.core.errors import printable
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def show(*parts: str | Table) -> None:
-    """Print texts and tables, one under the other."""
+    """Print texts and tables, one below the other."""
     Console().print(*map(_literal, parts), sep="\n")
 
 
 class Table(table.Table):
     """A table without markup."""
+
+    @classmethod
+    def of(cls, cells: pd.DataFrame) -> Table:
+        """Return a table of texts; all columns but names in the first one are aligned to the right."""
+        table = cls(*cells)
+        for column in table.columns if str(cells.iloc[0, 0]).isdigit() else table.columns[1:]:
+            column.justify = "right"
+        for row in cells.itertuples(index=False, name=None):
+            table.add_row(*row)
+        return table
 
     def add_column(self, header: Any = "", *arguments: Any, **settings: Any) -> None:
         super().add_column(_literal(header), *arguments, **settings)
@@ -37,10 +52,15 @@ class Description(TextColumn):
         return Text(printable(task.description))
 
 
-def progress(silent: bool, *columns: Any) -> Progress:
-    """Return a progress bar on standard error, shown only on a terminal."""
+@contextmanager
+def progress(silent: bool, description: str, total: int | None = None, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on standard error, if that is a terminal; yield a function that updates it."""
     console = Console(stderr=True)
-    return Progress(*columns, console=console, disable=silent or not console.is_terminal, transient=True)
+    share, remaining = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
+    columns = Description(), BarColumn(), share, TimeElapsedColumn(), remaining, TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=silent or not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(description, total=total, completed=done)
+        yield lambda **values: bar.update(task, **values)
 
 
 def _literal(part: Any) -> Any:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from explore.inference.common import LEAST, MOST
+from explore.inference.base import LEAST, MOST
 
 SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
 TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood"}
@@ -17,6 +21,16 @@ TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "te
 def title(metric: str, validation: bool) -> str:
     """Title of a metric on the test parts, or instead on the validation parts."""
     return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
+
+
+def metrics(tables: Collection[pd.DataFrame]) -> list[str]:
+    """Return the metrics that all tables have, the decisive one first."""
+    return [name for name in TITLES if all(name in table for table in tables)]
+
+
+def spread(count: int, replicas: str) -> str:
+    """Return the legend of the numbers in a table or figure."""
+    return f"mean ± s.e. over {count} {replicas}s" if count > 1 else f"one {replicas}"
 
 
 class Estimate(NamedTuple):
@@ -31,11 +45,11 @@ class Estimate(NamedTuple):
         return " ± ".join(f"{round(v, decimals) + 0.0:.{decimals}f}" for v in parts)  # + 0.0: no "-0.000"
 
 
-def estimate(values: Tensor) -> Estimate:
-    """Estimate [T]."""
-    values = values.double()
-    se = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else math.nan
-    return Estimate(float(values.mean()), se)
+def estimate(values: Tensor | ArrayLike) -> Estimate:
+    """Estimate the mean of values [T]."""
+    numbers = values.double() if isinstance(values, Tensor) else torch.tensor(np.asarray(values, float))
+    se = float(numbers.std()) / len(numbers) ** 0.5 if len(numbers) > 1 else math.nan
+    return Estimate(float(numbers.mean()), se)
 
 
 def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
@@ -52,7 +66,7 @@ def unit(metric: str) -> str:
     return {"rmse": " (units of the target)", "log_likelihood": " (nats per point)"}.get(metric, "")
 
 
-def decimals(values: Tensor) -> int:
-    """Decimals for three digits of the largest value; at least three."""
-    size = float(values.abs().nan_to_num(0, 0, 0).max())
+def decimals(values: ArrayLike) -> int:
+    """Return the decimals for three digits of the largest value; at least three."""
+    size = float(np.abs(np.nan_to_num(values, nan=0, posinf=0, neginf=0)).max())
     return max(3, 2 - math.floor(math.log10(size))) if size > 0 else 3

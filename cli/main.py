@@ -1,34 +1,30 @@
 """The command `explore`: a group of commands that are imported when they are used."""
 
 import importlib
+import json
 
 import click
 
+from explore import registry
+from explore.cli import console, display
 from explore.cli.script import sentences
 
 # Their modules import torch only inside the command, so that help and lists appear at once.
-COMMANDS = {
-    "active": "explore.cli.active",
-    "classify": "explore.cli.classify",
-    "compare": "explore.cli.compare",
-    "list": "explore.cli.listing",
-    "predict": "explore.cli.predict",
-    "report": "explore.cli.report",
-    "rl": "explore.cli.rl",
-    "suggest": "explore.cli.suggest",
-}
+COMMANDS = ("active", "classify", "compare", "predict", "report", "rl", "suggest")
+# For users, the kind `data` is called datasets; environments are in Gymnasium's registry, not in ours.
+KINDS = {"datasets" if kind == "data" else kind: kind for kind in registry.KINDS} | {"envs": "envs"}
 
 
 class Commands(click.Group):
     """A group that imports commands on use, and ends them with a one-sentence error."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return sorted([*COMMANDS, *self.commands])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = importlib.import_module(f"explore.cli.{cmd_name}").command
         return command
 
     def invoke(self, ctx: click.Context) -> object:
@@ -40,3 +36,21 @@ class Commands(click.Group):
 @click.version_option(package_name="explore-bnn", prog_name="explore")
 def main() -> None:
     """Active learning and reinforcement-learning exploration on Bayesian neural networks."""
+
+
+@main.command("list", short_help="List posteriors, likelihoods, acquisitions, datasets, images or environments.")
+@click.argument("kind", type=click.Choice(sorted(KINDS)))
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of names and descriptions.")
+def list_plug_ins(kind: str, as_json: bool) -> None:
+    """List posteriors, likelihoods, acquisitions, datasets, images or environments with one line about each."""
+    if kind == "envs":
+        from explore.envs import ENVS as listed
+    else:
+        listed = registry.names(KINDS[kind])
+    if as_json:
+        display.echo(json.dumps([{"name": n, "description": d} for n, d in listed.items()], indent=2))
+        return
+    table = console.Table("name", "description", box=None, pad_edge=False)
+    for name, description in listed.items():
+        table.add_row(name, description)
+    console.show(table)

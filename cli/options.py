@@ -1,15 +1,15 @@
 """Options that several commands share. Imports no torch."""
 
 import functools
-import os
 import unicodedata
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from explore import registry
+from explore.core import machine
 from explore.core.errors import InputError, shown
 
 
@@ -41,20 +41,20 @@ class Column(click.ParamType):
 
 
 NAMES, COLUMN = Names(), Column()
-QUOTED = """; a name with commas in quotes: '"x, y",z'."""
+QUOTED = """; quote a name with commas: '"x, y",z'."""
 FEATURE = "to use as a feature although it looks like a row number, time stamp or code; repeatable."
 POSITIVE = Whole(1, 10**9)
 SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
 # Far above the defaults: beyond these a machine is out of memory at once.
 TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
-THREADS = Whole(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process when the system refuses more
+THREADS = Whole(1, machine.THREADS)
 # Options that may differ between a run and its continuation: they change no number but for its last digits.
 FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
 
 def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     if wrong := [name for name in names if ":" in name or not name]:
-        raise InputError(f"--trust is {shown(wrong[0])}; it takes a module, such as mypackage.envs")
+        raise InputError(f"--trust is {shown(wrong[0])}; it must be a module, such as mypackage.envs")
     return names
 
 
@@ -69,36 +69,34 @@ keep_na = click.option(
 )  # fmt: skip
 # The examples.
 data = _together(
-    click.option(
-        "--dataset", type=NAMES, metavar="NAME", help="A name from `explore list datasets`.  [default: boston]"
-    ),
+    click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list datasets`.  [default: boston]"),
     click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Your table instead."),
     click.option("--target", multiple=True, type=COLUMN, help="Column of FILE to predict; repeatable."),
     click.option(
         "--drop-columns", type=COLUMN, default="", show_default=False, metavar="A,B",
         help=f"Features to leave out{QUOTED}",
     ),
-    click.option(
-        "--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]"
-    ),
-    click.option(
-        "--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns of FILE that are categories{QUOTED}"
-    ),
+    click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]"),
+    click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns that are categories{QUOTED}"),
     click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark in FILE.  [default: .]"),
     click.option("--feature", multiple=True, type=COLUMN, help=f"Column of FILE {FEATURE}"),
     click.option("--sheet", metavar="NAME", help="Sheet of FILE, if Excel.  [default: the first]"),
     keep_na,
 )  # fmt: skip
-model = _together(
-    click.option(
-        "--preset", type=NAMES, metavar="NAME",
-        help="Settings: default, plain, vime, image or a paper's.  [default: by the number of labels]",
-    ),
-    click.option(
-        "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-        help="A setting of the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE; repeatable.",
-    ),
-)  # fmt: skip
+
+
+def model_of(settings: str, default: str) -> Callable[[Any], Any]:
+    """Return the options of a model, with words for the settings of -p and the default preset."""
+    preset = f"Named settings: default, plain, vime, image, or those of a paper, such as paper.  [default: {default}]"
+    return _together(
+        click.option("--preset", type=NAMES, metavar="NAME", help=preset),
+        click.option(
+            "-p", "parameters", multiple=True, metavar="KEY=VALUE", help=f"A setting of {settings}; repeatable."
+        ),
+    )
+
+
+model = model_of("the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE", "by the number of labels")
 trust = click.option(
     "--trust",
     multiple=True,
@@ -124,11 +122,22 @@ session = _together(
     click.option("--name", help="The run's name.  [default: derived from the settings]"),
     click.option("--resume", metavar="RUN", help="Continue this run, with its settings."),
     trust,
-    click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),
+    quiet,
     json_object,
 )
 jobs = click.option("--jobs", type=THREADS, default=1, help="Processes that share the trials or splits.")
-run = _together(click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions."), session)
+samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions.")
+
+
+def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
+    """Run a command of settings, experiment and report; `totals` are options that --resume may raise."""
+    check_empty(ctx)
+    if options["resume"]:
+        refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")
+    extend = {name: options[name] for name in on_command_line(ctx) if name in totals and options["resume"]}
+    from explore.cli import start  # which imports torch
+
+    start.run(ctx.command.name or "", {**options, "extend": extend})
 
 
 def check_empty(ctx: click.Context) -> None:
@@ -136,27 +145,17 @@ def check_empty(ctx: click.Context) -> None:
     for option in ctx.command.params:
         value = ctx.params.get(option.name or "")
         if option.name != "drop_columns" and (value == "" or (isinstance(value, tuple) and "" in value)):
-            raise InputError(f"{option.opts[0]} is empty; give it a value, or leave it out")
+            raise InputError(f"{option.opts[0]} is empty. Pass a value, or leave it out")
 
 
-def longer(ctx: click.Context, names: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options with --resume that extend the run; refuse others that would change its numbers."""
-    if not ctx.params["resume"]:
-        return {}
-    if fixed := on_command_line(ctx, FREE | set(names)):
-        allowed = [f"--{name}" for name in (*names, "device", "threads", "graphs", "trust", "quiet", "json")]
-        raise InputError(
-            f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
-            f"(allowed with it: {', '.join(allowed)})"
-        )
-    return {name: ctx.params[name] for name in names if on_command_line(ctx, ctx.params.keys() - {name})}
+def refuse(ctx: click.Context, allowed: Collection[str], reason: str) -> None:
+    """Refuse options on the command line other than the allowed ones."""
+    if excluded := [option for name, option in on_command_line(ctx).items() if name not in allowed]:
+        names = sorted(p.opts[0] for p in ctx.command.params if p.name in allowed)
+        raise InputError(f"{reason}. Leave out {', '.join(excluded)} (allowed: {', '.join(names)})")
 
 
-def on_command_line(ctx: click.Context, ignored: Collection[str]) -> list[str]:
-    """Return the options on the command line, as the user writes them, but for the ignored ones."""
-    return [
-        parameter.opts[0]
-        for parameter in ctx.command.params
-        if parameter.name and parameter.name not in ignored
-        and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    ]  # fmt: skip
+def on_command_line(ctx: click.Context) -> dict[str, str]:
+    """Return the options on the command line: name -> what the user writes, such as "--seed"."""
+    options = {parameter.name or "": parameter.opts[0] for parameter in ctx.command.params}
+    return {n: o for n, o in options.items() if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}

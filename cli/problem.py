@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from explore import data, images, registry
-from explore.cli.parameters import Values
 from explore.core import machine
-from explore.core.errors import InputError, shown
+from explore.core.errors import InputError, one_of, shown
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
 from explore.images import Images
@@ -26,16 +25,10 @@ from explore.learning import build
 from explore.learning.build import for_rows as for_rows
 from explore.learning.build import likelihood_of as likelihood_of
 from explore.learning.scaling import Standardiser
+from explore.runs.recorded import Values, check_unchanged
 
 MOST_LAYERS = 100
-# Options of --data: their names in messages, and why --dataset does not take them.
-OF_DATA = (
-    (("target", "task"), "--target and --task belong", "a data set by name has its own"),
-    (("categorical", "decimal"), "--categorical and --decimal belong", "a data set by name has numbers in its columns"),
-    (("feature", "sheet"), "--feature and --sheet belong", "a data set by name has neither"),
-    (("id_column",), "--id belongs", "the examples of a data set by name have no names"),
-    (("keep_na",), "--keep-na belongs", "a data set by name has its own classes"),
-)
+OF_DATA = "target task categorical decimal feature sheet id_column keep_na".split()  # options of --data alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +72,7 @@ class Problem:
                 dataset = data.drop_columns(data.load(self.dataset or ""), drop)
         except (OSError, ImportError) as error:  # no file, no network, no library for its format
             raise InputError(str(error)) from error
-        if self.fingerprint not in (None, fingerprint(dataset)):
-            raise InputError(
-                f"the data of {dataset.name} have changed since the run began; restore them to continue, or start over "
-                "where a newer version reads them in another way"
-            )
+        check_unchanged(f"the data of {dataset.name}", self.fingerprint, fingerprint(dataset))
         if not self.net:
             check_units(dataset.features, dataset.x)
         if dataset.task == "regression" and self.target:
@@ -91,27 +80,22 @@ class Problem:
         return dataset, schema
 
 
-def resolve(options: Mapping[str, Any]) -> Problem:
-    """Return the data and network settings for command-line options."""
-    return loaded(options)[0]
-
-
-def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
+def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
     """Return the data and network settings for command-line options, with the loaded data."""
     if options["data"] and options["dataset"]:
-        raise InputError("give --dataset or --data, not both")
-    for names_of, options_belong, reason in OF_DATA:
-        if not options["data"] and any(options.get(name) for name in names_of):
-            raise InputError(f"{options_belong} to --data; {reason}")
+        raise InputError("--dataset and --data exclude each other. Pass only one of them")
+    for name in () if options["data"] else filter(options.get, OF_DATA):
+        option = name.removesuffix("_column").replace("_", "-")
+        raise InputError(f"--{option} applies to --data only. Leave it out for a built-in data set")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
     name, net = options["dataset"], options.get("net")  # of `explore active` alone
     if "net" in options and name in registry.names("images"):
         net = net or "lenet5"
         if options["drop_columns"]:
-            raise InputError("--drop-columns belongs to tables; images have no columns")
+            raise InputError("--drop-columns applies to tables only. Leave it out for images")
     elif net is not None:
-        raise InputError("--net belongs to images, whose sets `explore list images` names; a table has --hidden")
+        raise InputError("--net applies to images only (see `explore list images`). For a table use --hidden")
     problem = Problem(
         dataset=None if options["data"] else options["dataset"] or "boston",
         data=str(Path(options["data"]).resolve()) if options["data"] else None,
@@ -144,13 +128,13 @@ def channels(dataset: Dataset, device: str) -> Standardiser:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return names of columns as a CSV line: separated by commas, quoted if they contain one."""
+    """Return names of columns, separated by commas and quoted if they contain one."""
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True))
     except csv.Error:
         raise InputError(
-            f"{shown(text)} names no columns; give names with commas between, such as a,b, and one that has commas "
-            'in double quotes, such as "x, y",z'
+            f"cannot parse {shown(text)} as column names (--drop-columns, --categorical). Separate names by commas; "
+            """quote a name with commas: '"x, y",z'"""
         ) from None
     return tuple(name.strip() for row in rows for name in row if name.strip())
 
@@ -165,6 +149,34 @@ def widths(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
+def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") -> dict[str, dict[str, Any]]:
+    """Return typed settings by prefix, from texts such as "key=value" and "prefix.key=value".
+
+    `targets` are dataclasses, or mappings of types by name. The prefix is the part of a key before the last dot.
+    """
+    return {prefix: registry.parse(targets[prefix], t) for prefix, t in split(texts, targets, option).items()}
+
+
+def split(
+    texts: Iterable[str], prefixes: Iterable[str], option: str = "-p", mark: str = "=", epochs: int | None = None
+) -> dict[str, dict[str, str]]:
+    """Return the last value of each key as text, by prefix; `epochs` is the value of --epochs, short for -p epochs."""
+    values: dict[str, dict[str, str]] = {prefix: {} for prefix in prefixes}
+    for text in texts:
+        name, marked, value = text.partition(mark)
+        if not (name and marked):
+            raise InputError(f"{option} must be KEY{mark}VALUE; got {shown(text)}")
+        prefix, _, key = name.rpartition(".")
+        if (prefix := registry.hyphened(prefix)) not in values:
+            raise one_of("name before a setting", prefix, values.keys() - {""})
+        values[prefix][key] = value
+    if epochs is not None:
+        if "epochs" in values[""]:
+            raise InputError("--epochs and -p epochs=... exclude each other. Pass only one of them")
+        values[""]["epochs"] = str(epochs)
+    return values
+
+
 def fingerprint(dataset: Dataset) -> str:
     """Return a hash of all that a run takes from a data set: numbers, names, and the origin of the examples."""
     origin = repr((dataset.features, dataset.classes, dataset.lines, dataset.ids))
@@ -172,7 +184,7 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, noise: Values) -> Predictive:
-    """Make a posterior with its settings and those of the likelihood's noise, on a network for the data."""
+    """Build a posterior with settings of the posterior and of the noise, on a network for the data."""
     shape = tuple(map(int, dataset.x.shape[1:]))
     outputs = build.outputs(problem.likelihood, len(dataset.classes), dataset.y.shape[-1])
     return build.posterior(problem, shape, outputs, name, settings, noise)
@@ -198,7 +210,7 @@ def place(device: str, jobs: int) -> str:
     if jobs == 1:
         return device
     if device != "cpu":
-        raise InputError("--jobs shares the work of the processor's cores; leave it out, or take --device cpu")
+        raise InputError("--jobs needs --device cpu. Leave --jobs out, or pass --device cpu")
     return f"{device} in {jobs} processes"
 
 
@@ -208,6 +220,6 @@ def check_memory(posterior: Predictive, replicas: int, samples: int) -> None:
     needed = 4 * replicas * samples * numbers
     if needed > (most := machine.memory()):
         raise InputError(
-            f"{samples} samples of {numbers} numbers in {replicas} replicas take {needed / 2**30:.0f} GiB, but this "
-            f"machine has {most / 2**30:.0f}; take fewer samples, units, trials or splits"
+            f"{samples} weight samples of {numbers} values in {replicas} replicas need {needed / 2**30:.0f} GiB, but "
+            f"this machine has {most / 2**30:.0f} GiB. Reduce --samples, --hidden, --trials or --splits"
         )

@@ -29,7 +29,9 @@ def joined(command: str) -> Iterator[None]:
         yield
         return
     if command != "classify":
-        raise InputError(f"explore {command} cannot be started by torchrun, which is for classify; start it alone")
+        raise InputError(
+            f"explore {command} does not support torchrun; only explore classify does. Start it without torchrun"
+        )
     # torchrun terminates the other processes when one has ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -37,7 +39,7 @@ def joined(command: str) -> Iterator[None]:
             yield
     except (parallel.ProcessLost, KeyboardInterrupt) as error:
         ending()
-        display.echo(f"Error: process {os.environ['RANK']}: another process of this job has ended", err=True)
+        display.echo(f"Error: process {os.environ['RANK']}: another process of this job has stopped", err=True)
         if _note().exists():  # the first one may be the one that ended, and cannot say it
             folder = Path(_note().read_text(encoding="utf-8"))
             display.echo(f"Continue: {again(command, folder, read_run(folder)[0]['settings'])}", err=True)
@@ -51,7 +53,7 @@ def ending() -> None:
 
 
 def device(name: str) -> str:
-    """Return the device of this process: each of a job has a GPU of its own."""
+    """Return the device of this process; each process of a job has a separate GPU."""
     return f"cuda:{os.environ['LOCAL_RANK']}" if parallel.started() > 1 and name.startswith("cuda") else name
 
 
@@ -61,7 +63,7 @@ def opened(folder: Path, settings: Any) -> Run:
     wanted = getattr(settings, "processes", processes)
     if wanted != processes:
         how = "start it without torchrun" if wanted == 1 else f"start it by torchrun --nproc-per-node {wanted}"
-        raise InputError(f"{folder} is a run of {wanted} processes, which {processes} cannot continue; {how}")
+        raise InputError(f"{folder} is a run of {wanted} processes and cannot continue with {processes}; {how}")
     run = None if parallel.world().rank else Run.open(folder)
     parallel.agreed(None)  # it is open: cut to its last checkpoint
     run = run or Run(folder, *read_run(folder))

@@ -1,4 +1,4 @@
-"""Endings of commands: those of `explore`, and scripts such as an experiment's."""
+"""Ending of commands of `explore` and of scripts, such as an experiment's."""
 
 import errno
 import signal
@@ -6,12 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import click
 
 from explore.cli import display
-from explore.core.errors import Failure, InputError, printable, shown
+from explore.core.errors import Failure, InputError, printable
 
 # Messages of torch for an allocation that fails: on a CPU, on a GPU, and beyond the largest number of bytes.
 NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
@@ -86,7 +85,7 @@ def sentences(more: str = "") -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
             raise
-        message = "these settings need more memory than there is; take fewer samples, units, copies or trials"
+        message = "out of memory. Reduce the samples, units, copies or trials"
         raise click.ClickException(message) from error
     except OSError as error:
         if error.errno in (None, errno.EPIPE):  # not of the system, or the reader of a pipe has ended
@@ -100,20 +99,8 @@ def sentences(more: str = "") -> Iterator[None]:
 
 
 class Script(click.Command):
-    """A stand-alone command that ends like those of `explore`."""
+    """A stand-alone command that ends like the commands of `explore`."""
 
     def invoke(self, ctx: click.Context) -> object:
         with sentences():
             return super().invoke(ctx)
-
-
-class Integers(click.ParamType):
-    """Integers separated by commas, as a tuple."""
-
-    name = "integers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        try:
-            return value if isinstance(value, tuple) else tuple(int(number) for number in value.split(","))
-        except ValueError:
-            self.fail(f"{shown(value)} is not whole numbers with commas between, such as 32,64", param, ctx)

@@ -1,32 +1,198 @@
-"""The start of a command: settings of a recorded run, device and threads, a new run folder."""
+"""One start of a command: a new or resumed run, from its options to its report.
+
+A command is a package of three files. `settings.resolve(options)` returns a frozen dataclass `Settings`.
+`experiment.Experiment` does the work. `report.write(run, experiment, event)` writes an event into the run folder and
+returns the step of the checkpoint that is due, or steps by series, if one is. `report.report(experiment, folder)` draws
+the figures and returns the result. `report.sections(runs)` returns the page of `explore report`.
+"""
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import click
+import pandas as pd
 import torch
 
-from explore.cli import parameters, ranks
-from explore.cli.options import THREADS
+from explore.cli import console, display, ranks, script
 from explore.core import machine
 from explore.core.context import execute
 from explore.core.errors import InputError, shown
 from explore.execution import parallel
-from explore.learning import trust
-from explore.runs.provenance import session
-from explore.runs.record import FolderExists, Run, read_config
+from explore.learning import saved, trust
+from explore.runs.provenance import differences, history, session
+from explore.runs.record import FolderExists, Run
+from explore.runs.recorded import read, written
 
+FILES = ("settings", "experiment", "report")
 Settings = TypeVar("Settings")
-
 GRAPHS = {"auto": None, "on": True, "off": False}
 # Errors that foreign settings and checkpoints may raise in their readers.
 WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+class Experiment(Protocol):
+    """The work of a command; made of its settings, the device, and the run to continue or None."""
+
+    settings: Any
+    parts: tuple[str, ...]  # of the run folder's name, behind the command
+    plan: str  # a sentence for the start
+    note: str  # on the data, or empty
+    total: int  # steps of the progress bar ...
+    done: float  # ... and how many of them are done
+
+    @property
+    def activity(self) -> str:
+        """The text before the progress bar."""
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings for the start."""
+
+    def events(self, folder: Path, emit: Callable[[Any], None]) -> None:
+        """Do the rest of the work; `emit` writes each event into the run, which is in `folder`."""
+
+    def progress(self, saved: Any) -> str:
+        """Describe the progress of a `state_dict`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain values to resume from the last event with a checkpoint."""
+
+
+class Report(NamedTuple):
+    """The result of a finished run."""
+
+    failures: Sequence[str]  # a sentence each
+    tables: Sequence[tuple[str, pd.DataFrame]]  # of texts, with titles
+    summary: dict[str, Any]  # the result as JSON
+    verdict: str = ""
+    facts: Sequence[tuple[str, str]] = ()  # names and values
+    figure: str = ""  # name of a file in the run folder
+
+
+def run(command: str, options: Mapping[str, Any]) -> None:
+    """Run a command with its options, as one of the processes of a job if there is one."""
+    with ranks.joined(command):
+        _run(command, options)
+
+
+def _run(command: str, options: Mapping[str, Any]) -> None:
+    files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
+    package, experiments, report = files
+    folder = Path(options["resume"]) if options["resume"] else ranks.continued()
+    # A restarted job names its functions once more.
+    names = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
+    with reading(folder):
+        recorded = wanted = old = None
+        if folder:
+            trusted = (*options["trust"], *trust.references(names))
+            recorded = settings(package.Settings, folder, command, trusted)
+            wanted = extended(recorded, options.get("extend") or {})
+            old = ranks.opened(folder, recorded)
+            saved.check(folder)
+        device, metadata = compute(options, old)
+        experiment: Experiment = experiments.Experiment(wanted or package.resolve(options), device, old)
+    if parallel.world().rank:
+        experiment.events(Path(), lambda event: None)
+        return
+    if old:
+        _resume(old, metadata, None if wanted == recorded else wanted, experiment.done < experiment.total)
+    warnings = _announce(experiment, old, options["quiet"])
+    content = written(experiment.settings), experiment.state_dict(), metadata
+    record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
+    ranks.remember(record.folder)
+    with _closing(command, record, experiment.progress):
+        _work(experiment, record, report.write, options["quiet"] or options["as_json"])
+        result: Report = report.report(experiment, record.folder)
+    ranks.forget()
+    notes = {"notes": [note for note in experiment.note.splitlines() if note], "warnings": warnings}
+    _print(result, record, notes, options["as_json"], options["quiet"])
+
+
+def _resume(old: Run, metadata: Mapping[str, Any], extended: Any, goes_on: bool) -> None:
+    """Record extended settings, and another start of a run that is not finished; warn of what has changed."""
+    if extended is not None:
+        old.extend(written(extended))
+    if goes_on:
+        for change in differences(old.config["sessions"][-1], metadata):
+            display.echo(f"Warning: {change}", err=True)
+        old.resumed(metadata)
+
+
+def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]:
+    """Print plan, note and warnings; return the warnings."""
+    plan = f"{old.folder}: {experiment.progress(old.state)} are done." if old else experiment.plan
+    for note in () if quiet else filter(None, (experiment.note, plan)):
+        display.echo(note, err=True)
+    warnings = list(experiment.warnings())
+    for warning in warnings:
+        display.echo(f"Warning: {warning}", err=True)
+    return warnings
+
+
+def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, Any], Any], silent: bool) -> None:
+    """Do the work under a progress bar, and write every event."""
+    with console.progress(silent, experiment.activity, experiment.total, int(experiment.done)) as update:
+
+        def emit(event: Any) -> None:
+            step = write(run, experiment, event)
+            if step is not None:
+                run.checkpoint(experiment.state_dict(), step)
+            update(description=experiment.activity, completed=experiment.done)
+
+        experiment.events(run.folder, emit)
+
+
+def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool, quiet: bool) -> None:
+    for failure in report.failures:
+        display.echo(f"Warning: {failure}", err=True)
+    if as_json:
+        if report.verdict and not quiet:
+            display.echo(report.verdict, err=True)
+        warnings = [*notes["warnings"], *report.failures, *history(run.config["sessions"])]
+        display.echo(json.dumps(report.summary | notes | {"warnings": warnings}))
+        return
+    for title, table in report.tables:
+        console.show(title, console.Table.of(table))
+    if report.verdict:
+        display.echo(report.verdict)
+    figure = [("figure", str(run.folder / report.figure))] if report.figure else []
+    tensorboard = f"tensorboard --logdir {shlex.quote(str(run.folder / 'tensorboard'))}"
+    for name, value in (*report.facts, ("run", str(run.folder)), *figure, ("tensorboard", tensorboard)):
+        display.echo(f"{name:<13}{value}")
+
+
+@contextmanager
+def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator[None]:
+    """Close the run at the end; if it is interrupted, or cannot be written, say how to resume, and exit."""
+    hook = threading.excepthook
+    # TensorBoard's threads print write errors; the next write of the run raises the same error in this thread.
+    threading.excepthook = lambda failed: None if issubclass(failed.exc_type, OSError) else hook(failed)
+    try:
+        with script.interrupts(), run:
+            yield
+    except (KeyboardInterrupt, OSError, parallel.ProcessLost) as error:
+        ranks.ending()
+        if isinstance(error, KeyboardInterrupt):
+            code, reason = script.ending(error)
+        elif isinstance(error, parallel.ProcessLost):
+            code, reason = 1, f"Error: {error}. Stopped"
+        else:
+            code, reason = 1, f"Error: cannot write to the run folder {run.folder}: {error.strerror or error}. Stopped"
+        display.echo(f"{reason} after {progress(run.last())}.", err=True)
+        display.echo(f"Continue: {ranks.again(command, run.folder, run.config['settings'])}", err=True)
+        raise click.exceptions.Exit(code) from error
+    finally:
+        threading.excepthook = hook
 
 
 def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, dict[str, Any]]:
@@ -34,16 +200,14 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads, graphs = options.get("threads") or last.get("threads", 1), options.get("graphs")
-    if type(threads) is not int or not 1 <= threads <= (THREADS.max or 1):  # as a folder may have it
-        raise InputError(f"a run recorded {shown(threads)} threads; give --threads from 1 to {THREADS.max:g}")
-    processes = parallel.world().processes
-    if graphs and processes > 1:
-        raise InputError(f"--graphs records the updates of one process, and there are {processes}; leave it out")
-    jobs = (old.config["settings"] if old else options).get("jobs") or 1
-    if graphs and jobs > 1 and device == "cpu":  # each process would compile for itself, for minutes
+    if type(threads) is not int or not 1 <= threads <= machine.THREADS:  # as a folder may have it
         raise InputError(
-            f"--graphs compiles the updates of one process, and --jobs asks for {jobs}; leave one of them out"
+            f"the run folder records an invalid number of threads, {shown(threads)}. "
+            f"Pass --threads from 1 to {machine.THREADS}"
         )
+    processes, jobs = parallel.world().processes, (old.config["settings"] if old else options).get("jobs") or 1
+    if graphs and max(processes, jobs) > 1:  # with --jobs each process would compile for itself, for minutes
+        raise InputError("--graphs supports a single process. Leave out --graphs, or --jobs and torchrun")
     recorded = last.get("graphs", "auto") if graphs is None else "on" if graphs else "off"
     torch.set_num_threads(threads)
     execute(record=GRAPHS[recorded])
@@ -59,52 +223,50 @@ def reading(folder: Path | None) -> Iterator[None]:
         if folder is None or isinstance(error, InputError):
             raise
         reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
-        raise InputError(f"{folder} is damaged: its settings and its checkpoint make no run ({reason})") from error
+        raise InputError(
+            f"{folder} is damaged: cannot restore a run from its settings and checkpoint ({reason})"
+        ) from error
 
 
 def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[str]) -> Settings:
     """Read the settings of a run of this command, unless they name modules that are not trusted."""
-    trust.check_links(folder)
-    recorded = read_config(folder)["settings"]
-    if recorded.get("command") != command:
-        raise InputError(f"{folder} is a run of explore {recorded.get('command')}, not of {command}")
-    trust.check(folder, recorded, trusted)
-    return parameters.read(cls, recorded, str(folder / "config.json"))
+    recorded = trust.settings(folder, [command], trusted)
+    return read(cls, recorded, str(folder / "config.json"))
 
 
 def extended(old: Any, totals: Mapping[str, int]) -> Any:
     """Return settings with larger totals, by name; refuse smaller ones."""
     for name, value in totals.items():
         if value < (before := getattr(old, name)):
-            raise InputError(f"--{name} is {value}, but the run has {before}; give the new total, or leave it out")
+            raise InputError(
+                f"--{name} is {value}, but the run already has {before}. Pass at least {before}, or leave it out"
+            )
     return replace(old, **totals)
 
 
 def _device(name: str) -> str:
     if name == "auto":
-        return ranks.device("cuda" if torch.cuda.is_available() else "cpu")
-    allowed = ["auto", *machine.devices()]
-    if name not in allowed:
-        raise InputError(f"there is no device {shown(name)} here; allowed: {', '.join(allowed)}")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    elif name not in (allowed := machine.devices()):
+        raise InputError(f"device {shown(name)} is not available; allowed: auto, {', '.join(allowed)}")
     return ranks.device(name)
 
 
 def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, state: Any, session: Any) -> Run:
     """Create a run folder under --out, named by --name, else by these parts and the first number that is free."""
-    if name is not None:
-        if not re.fullmatch(r"\w[\w.+-]*", name):
-            raise InputError(f"--name is {shown(name)}; it may have letters, digits and . _ + -")
-        folder = out / f"{parts[0]}-{name}"
+    if name is not None and not re.fullmatch(r"\w[\w.+-]*", name):
+        raise InputError(
+            f"--name is {shown(name)}; it must start with a letter, digit or _, followed by letters, digits or . _ + -"
+        )
+    base = file_name(*parts) if name is None else f"{parts[0]}-{name}"
+    for number in itertools.count(1):
+        folder = out / (base if number == 1 else f"{base}-{number}")
         try:
             return Run.create(folder, settings, state, session)
         except FolderExists:
-            raise InputError(f"{folder} exists; continue it with --resume {folder}, or choose another --name") from None
-    base = file_name(*parts)
-    for number in itertools.count(1):
-        try:
-            return Run.create(out / (base if number == 1 else f"{base}-{number}"), settings, state, session)
-        except FolderExists:
-            pass
+            if name is not None:
+                message = f"{folder} exists. Continue it with --resume {folder}, or choose another --name"
+                raise InputError(message) from None
     raise AssertionError
 
 

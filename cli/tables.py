@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 import zipfile
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,25 +23,17 @@ WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix,
 
 
 def check(out: Path, table: Path, command: str, column: str, kinds: Collection[str] = tuple(WRITERS)) -> None:
-    """Refuse to write a file that the command has not written before.
-
-    Args:
-        out: the file.
-        table: the file that the command reads.
-        command: its name.
-        column: a regular expression of a column that it alone writes.
-        kinds: suffixes that are allowed.
-    """
+    """Refuse to write over a file, unless it has a column that only the command writes (a regular expression)."""
     if out.suffix.lower() not in kinds:
         raise InputError(f"--out is {shown(str(out))}; its name must end with {' or '.join(kinds)}")
     if out.exists() and out.samefile(table):
-        raise InputError("--out is the table itself, which is never written; choose another file")
+        raise InputError("--out is the input table, which must not be overwritten. Choose another file")
     if out.exists() and not (out.is_file() and any(re.fullmatch(column, name) for name in _header(out))):
         raise InputError(f"{out} exists, and was not written by explore {command}; choose another --out")
 
 
 def _header(path: Path) -> list[str]:
-    """Return the columns of a file, whichever delimiter it has; none if it is not a table."""
+    """Return the columns of a file, which may have no rows, whichever delimiter it has; none if it is not a table."""
     try:
         if path.suffix.lower() == ".xlsx":
             packed.check_workbook(path.read_bytes(), path)
@@ -109,37 +101,29 @@ def apostrophes(file: object, written: Iterable[object]) -> list[str]:
     if not changed:
         return []
     return [
-        f"{file} has an apostrophe before {listed(map(shown, changed), 3)}, which spreadsheet programs would take for "
-        f"{'a formula' if len(changed) == 1 else 'formulas'}; explore reads the text without it."
+        f"Wrote an apostrophe before {listed(map(shown, changed), 3)} in {file}, since spreadsheet programs would read "
+        f"{'a formula' if len(changed) == 1 else 'formulas'}. explore ignores it when reading."
     ]
 
 
 def _write_excel(path: Path, frame: pd.DataFrame) -> None:
     """Write an Excel file in which texts stay texts, also those that begin like a formula."""
-    import openpyxl
-    from openpyxl.cell import WriteOnlyCell
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
     for name, cell in ((n, c) for n in _worded(frame) for c in (n, *frame[n])):
         if isinstance(cell, str) and (ILLEGAL_CHARACTERS_RE.search(cell) or len(cell) > LONGEST):
             raise InputError(
-                f"column {shown(name)}: an Excel file cannot hold {shown(cell)}, as it has control characters or more "
-                f"than {LONGEST} characters; write .csv instead"
+                f"column {shown(name)}: an Excel file cannot store {shown(cell)}: it has control characters or more "
+                f"than {LONGEST} characters. Write .csv instead"
             )
-    book = openpyxl.Workbook(write_only=True)
-    sheet = book.create_sheet("Sheet1")
-
-    def written(value: Any) -> Any:
-        if not isinstance(value, str):
-            return None if value is None or value != value else value if np.isfinite(value) else str(value)
-        cell = WriteOnlyCell(sheet, value if texts.restored(value) == value else f"'{value}")
-        if cell.data_type != "s":
-            cell.data_type, cell.quotePrefix = "s", True  # remains a text when somebody edits it
-        return cell
-
-    for row in (list(frame), *frame.itertuples(index=False, name=None)):
-        sheet.append(list(map(written, row)))
-    book.save(path)
+    with pd.ExcelWriter(path, engine="openpyxl") as writer:
+        frame.to_excel(writer, index=False)
+        for cell in itertools.chain.from_iterable(writer.book.active.iter_rows()):
+            cell.value = None if cell.value == "" else cell.value  # blank, not an empty text
+            if isinstance(cell.value, str) and texts.restored(cell.value) != cell.value:
+                cell.value = f"'{cell.value}"
+            if isinstance(cell.value, str) and cell.data_type != "s":
+                cell.data_type, cell.quotePrefix = "s", True  # remains a text when somebody edits it
 
 
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:

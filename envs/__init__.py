@@ -1,8 +1,7 @@
-"""Gymnasium environments that come with explore; importing this package registers them.
+"""Gymnasium environments that come with explore; importing this package registers them, also in batched form.
 
-`gym.make("explore.envs:explore/SparseMountainCar-v0")` imports it by itself. Each has a batched form:
-`gym.make_vec("explore/SparseMountainCar-v0", 1024, vectorization_mode="vector_entry_point")`.
-Every `Simulation` that a file of this package defines is registered, under the name of its class.
+`gym.make("explore.envs:explore/SparseMountainCar-v0")` imports it by itself. Every `Simulation` that a file of this
+package defines is registered, under the name of its class.
 """
 
 import importlib as _importlib

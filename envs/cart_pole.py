@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from explore.core.errors import check_range, one_of
-from explore.envs.physics import ANGULAR_SLOP, GRAVITY, SLOP, World, join, limited, push, solve
-from explore.envs.simulation import Array, RigidBodies, Shape, box
+from explore.envs import simulation
+from explore.envs.simulation import ANGULAR_SLOP, GRAVITY, SLOP, Array, RigidBodies, Shape, World, box
 
 WIDTH, HEIGHT = 4 / 12**0.5, 3 / 12**0.5
 RAIL = -0.1  # rllab's rail joins the centres of track and cart, so that the cart drops to it from HEIGHT / 2
@@ -25,12 +25,8 @@ POLE_INERTIA = POLE_MASS * (0.1**2 + 1) / 12  # about its centre of mass, half a
 class CartPoleSwingup(RigidBodies):
     """A force of up to 10 N on the cart; observed are x, its velocity, the pole's angle (0 is up) and velocity.
 
-    Sparse reward: 1 where cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The
-    episode ends where abs(x) > 3.
-
-    `reset="rllab"` leaves the cart above its rail, and the pole's hinge at x = 0 and its centre of mass at rest,
-    whatever the cart does; the solver's first step joins them with a jolt. "consistent" starts from the same x,
-    velocities and angle, joined.
+    Sparse reward: 1 where cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode
+    ends where abs(x) > 3. `reset="rllab"` starts with loose joints, which a jolt closes; "consistent" starts joined.
     """
 
     about = "swing a pole up on a cart and keep it there"
@@ -64,7 +60,7 @@ class CartPoleSwingup(RigidBodies):
         track.CreatePolygonFixture(box=(100, 0.1), friction=2e-6, groupIndex=-1)
         world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=cart, bodyB=pole, anchor=(0, HEIGHT))
         world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart)
-        return World(world, [cart, pole], partial(push, cart))
+        return World(world, [cart, pole], partial(simulation.push, cart))
 
     def draw(self, rng: np.random.Generator) -> Array:
         return rng.random(4)
@@ -80,11 +76,7 @@ class CartPoleSwingup(RigidBodies):
             pole[4] = -0.5 * spin * np.sin(angle)
 
     def advance(self, force: Array) -> None:
-        """One step of Box2D: gravity and force, joints' impulses, semi-implicit Euler, joints' positions.
-
-        Its impulses have converged after 8 iterations and are solved for here; positions have not after 3, so these
-        are iterated.
-        """
+        """Take one step of Box2D: gravity, force, joints' impulses (solved for), Euler, positions (iterated)."""
         h, (cart, pole) = self.step_size, self.bodies
         x, angle = cart[0], pole[2]
         rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)  # from the pole's centre of mass to the hinge
@@ -95,13 +87,13 @@ class CartPoleSwingup(RigidBodies):
         # The hinge moves with the cart, which the track lets move along x alone: impulse (px, py) on the pole.
         kxx = 1 / POLE_MASS + 1 / CART_MASS + ry * ry / POLE_INERTIA
         kyy = 1 / POLE_MASS + rx * rx / POLE_INERTIA
-        px, py = solve(kxx, -rx * ry / POLE_INERTIA, kyy, u - vx + spin * ry, -vy - spin * rx)
+        px, py = simulation.solve(kxx, -rx * ry / POLE_INERTIA, kyy, u - vx + spin * ry, -vy - spin * rx)
         u = u - px / CART_MASS
         vx, vy = vx + px / POLE_MASS, vy + py / POLE_MASS
-        spin = limited(spin + (rx * py - ry * px) / POLE_INERTIA, h)
+        spin = simulation.limited(spin + (rx * py - ry * px) / POLE_INERTIA, h)
 
         state = np.stack([x + h * u, cart[1], cx + h * vx, cy + h * vy, angle + h * spin])
-        join(state, _correct, self.iterations[1])
+        simulation.join(state, _correct, self.iterations[1])
         cart[0], cart[1], cx, cy, angle = state
         cart[3] = u
         pole[0], pole[1] = cx + 0.5 * np.sin(angle), cy - 0.5 * np.cos(angle)
@@ -125,11 +117,7 @@ class CartPoleSwingup(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """One iteration of Box2D's position correction: the hinge, then the track; where a joint was off [M].
-
-    `state` [5, M] is changed: the cart's x and y, the pole's centre of mass and angle. The hinge turns and lifts the
-    cart as well, which the track undoes exactly.
-    """
+    """Iterate Box2D's position correction of `state` [5, M]: the hinge, then the track; return where it was off [M]."""
     x, y, cx, cy, angle = state
     arm = HEIGHT / 2
     rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)
@@ -137,7 +125,7 @@ def _correct(state: Array) -> Array:
     masses = 1 / POLE_MASS + 1 / CART_MASS
     kxx = masses + arm * arm / CART_INERTIA + ry * ry / POLE_INERTIA
     kyy = masses + rx * rx / POLE_INERTIA
-    px, py = solve(kxx, -rx * ry / POLE_INERTIA, kyy, -ex, -ey)
+    px, py = simulation.solve(kxx, -rx * ry / POLE_INERTIA, kyy, -ex, -ey)
     off = ex * ex + ey * ey > SLOP * SLOP
     off |= np.abs(y - py / CART_MASS - RAIL) > SLOP
     off |= np.abs(px) * arm / CART_INERTIA > ANGULAR_SLOP

@@ -14,8 +14,7 @@ from explore.envs.simulation import Array, Shape, Simulation, box
 class Chain(Simulation):
     """States 0 to length - 1; one starts in state 1 and goes left (0) or right (1) for length + 9 steps.
 
-    Being in state 0 after a step pays 0.001, in the last state 1. Always going right is best and returns 12 whatever
-    the length: the last state is reached after length - 2 steps. The observation is the state, one-hot.
+    Being in state 0 after a step pays 0.001, in the last state 1: always going right is best and returns 12.
     """
 
     about = "walk to the far end of a row of states; the best return is known"

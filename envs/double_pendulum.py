@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from explore.core.errors import check_range
-from explore.envs.physics import GRAVITY, SLOP, World, drive, join, limited, solve
-from explore.envs.simulation import Array, RigidBodies, Shape, box
+from explore.envs.simulation import GRAVITY, SLOP, Array, RigidBodies, Shape, World, box, drive, join, limited, solve
 
 MASS = 0.5  # of a link of 1 m
 INERTIA = MASS * (0.1**2 + 1) / 12  # about its centre
@@ -23,9 +22,8 @@ ABOUT_END = INERTIA + MASS / 4
 class DoublePendulum(RigidBodies):
     """A torque of up to 50 N m between the links; observed are sine, cosine and velocity of both angles (0 hangs).
 
-    Sparse reward: 1 where the tip is nearer to (0, 2), upright, than the threshold (m). VIME's code has 1, where white
-    noise succeeds in nearly every episode, its paper 0.1. Dense reward: minus the distance. It never ends. The tip
-    is rllab's, whose x has the wrong sign; at the target this makes no difference.
+    Sparse reward: 1 where the tip, with rllab's x of the wrong sign, is nearer to (0, 2) than the threshold (m): 1 in
+    VIME's code, 0.1 in its paper. Dense reward: minus the distance. It never ends.
     """
 
     about = "swing two links up by the joint between them"
@@ -62,11 +60,7 @@ class DoublePendulum(RigidBodies):
         bodies[:, 5] = 0.01 * draws[2:]
 
     def advance(self, force: Array) -> None:
-        """One step of Box2D: gravity and motor, joints' impulses, semi-implicit Euler, joints' positions.
-
-        Its impulses have converged after 20 iterations and are solved for here; its position correction stops at an
-        error, so that it is iterated.
-        """
+        """Take one step of Box2D: gravity, motor, joints' impulses (solved for), Euler, positions (iterated)."""
         h, (one, two) = self.step_size, self.bodies
         a1, a2 = one[2], two[2]
         s1, c1, s2, c2 = np.sin(a1), np.cos(a1), np.sin(a2), np.cos(a2)  # (c, s): where a link's end moves
@@ -122,10 +116,7 @@ class DoublePendulum(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """One iteration of Box2D's position correction: the lower joint, then the upper; where a joint was off [M].
-
-    `state` [6, M] is changed: the links' centres of mass and angles.
-    """
+    """Iterate Box2D's position correction of `state` [6, M]: lower joint, then upper; return where it was off [M]."""
     x1, y1, a1, x2, y2, a2 = state
     px1, py1 = 0.5 * np.sin(a1), -0.5 * np.cos(a1)  # from the centre to the lower end
     px2, py2 = 0.5 * np.sin(a2), -0.5 * np.cos(a2)

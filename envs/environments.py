@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,40 +34,13 @@ def picture(simulation: Simulation, i: int = 0) -> Array:
     return np.array(image)
 
 
-class Window:
-    """A window on the screen.
+class SimulationEnv(gym.Env[Array, Any]):
+    """One copy of a simulation ("module:Class" of a `Simulation`, and its settings).
 
-    Raises:
-        InputError: where pygame is not installed.
+    `gym.make(name, render_mode="human")` puts Gymnasium's `HumanRendering` around it, which needs pygame.
     """
 
-    def __init__(self, frames_per_second: int) -> None:
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        try:
-            import pygame
-        except ImportError as error:
-            raise InputError('render_mode="human" needs pygame: pip install "explore-bnn[render]"') from error
-        pygame.init()
-        self._pygame: Any = pygame
-        self._screen = pygame.display.set_mode((WIDTH, HEIGHT))
-        self._clock, self._rate = pygame.time.Clock(), frames_per_second
-
-    def show(self, frame: Array) -> None:
-        """Show a picture for as long as a step takes."""
-        self._pygame.event.pump()
-        self._screen.blit(self._pygame.surfarray.make_surface(frame.swapaxes(0, 1)), (0, 0))
-        self._pygame.display.flip()
-        self._clock.tick(self._rate)
-
-    def close(self) -> None:
-        """Close the window."""
-        self._pygame.quit()
-
-
-class SimulationEnv(gym.Env[Array, Any]):
-    """One copy of a simulation ("module:Class" of a `Simulation`, and its settings)."""
-
-    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"], "render_fps": 20}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
 
     def __init__(self, simulation: str, render_mode: str | None = None, **settings: Any) -> None:
         self.simulation = simulate(simulation, 1, **settings)
@@ -76,45 +48,32 @@ class SimulationEnv(gym.Env[Array, Any]):
         self.render_mode = render_mode
         self.observation_space = self.simulation.observation_space
         self.action_space = self.simulation.action_space
-        self._window: Window | None = Window(self.simulation.frames_per_second) if render_mode == "human" else None
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
         self._steps = 0
         self.simulation.start(np.zeros(1, int), self.simulation.draw(self.np_random)[None])
-        self._show()
         return self.simulation.observe()[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         reward, terminated = self.simulation.step(np.asarray(action)[None])
         self._steps += 1
-        self._show()
         observation = self.simulation.observe()[0]
         return observation, float(reward[0]), bool(terminated[0]), self._steps == self.simulation.horizon, {}
 
     def render(self) -> Any:
         return picture(self.simulation) if self.render_mode == "rgb_array" else None
 
-    def close(self) -> None:
-        if self._window:
-            self._window.close()
-            self._window = None
-
-    def _show(self) -> None:
-        if self._window:
-            self._window.show(picture(self.simulation))
-
 
 MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 
 
 class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
-    """`num_envs` copies of a simulation; the same episodes as that many single environments with the same seeds.
+    """`num_envs` copies of a simulation, with the episodes of single environments with the same seeds.
 
-    Episodes are truncated after `max_episode_steps`, or where the simulation says. In autoreset mode NEXT_STEP the step
-    after an end ignores the action; in SAME_STEP observations are those after the reset, with the last ones in
-    `info["final_obs"]`.
+    In autoreset mode NEXT_STEP the step after an end ignores the action; in SAME_STEP observations are those after the
+    reset, with the last ones in `info["final_obs"]`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
@@ -157,7 +116,7 @@ class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
         else:
             seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
         if len(seeds) != self.num_envs:
-            raise InputError(f"there are {len(seeds)} seeds for {self.num_envs} environments")
+            raise InputError(f"got {len(seeds)} seeds for {self.num_envs} environments; pass one per environment")
         old: Sequence[np.random.Generator | None] = self._rngs or [None] * self.num_envs
         self._rngs = [rng if s is None and rng else seeding.np_random(s)[0] for s, rng in zip(seeds, old, strict=True)]
         self._begin(np.arange(self.num_envs))

@@ -12,21 +12,16 @@ from typing import Any
 import numpy as np
 
 from explore.core.errors import InputError, check_range
-from explore.envs.physics import World, push
-from explore.envs.simulation import Array, RigidBodies, Shape, box
+from explore.envs.simulation import Array, RigidBodies, Shape, World, box, push
 
 _I = np.arange(-100, 101)
 TRACK = np.stack([_I / 50, 1 + np.sin((_I / 100 - 0.5) * np.pi)], axis=1)
 
 
 class MountainCar(RigidBodies):
-    """A force of up to 1 N along the car; observed are x and its velocity.
+    """A force of up to 1 N along the car; observed are x and its velocity. Only Box2D simulates it.
 
-    The episode ends where x >= threshold or abs(x) >= 2, which the sparse reward pays with 1; the left end counts too,
-    as in VIME. Dense reward: the car's height minus 1.
-
-    The car loses energy where it touches the track, which decides how hard the task is, so there is no other physics
-    than "box2d".
+    Where x >= threshold or abs(x) >= 2 the episode ends, with the sparse reward 1. Dense reward: the height minus 1.
     """
 
     about = "drive a weak car out of a valley"

@@ -1,20 +1,56 @@
-"""Simulations: `n` copies of an environment, stepped together, without episodes or Gymnasium."""
+"""Simulations: `n` copies of an environment, stepped together, by Box2D or by parts of its solver."""
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from explore import registry
 from explore.core.errors import InputError, one_of
-from explore.envs.physics import Array, World, Worlds
 
 LARGE = 1e6  # rllab's bound of an observation
+Array = NDArray[Any]
+GRAVITY = 10.0
+SLOP, ANGULAR_SLOP = 0.005, 2 / 180 * np.pi  # errors of a joint that Box2D lets be (m, rad)
+MAX_ROTATION = 0.5 * np.pi  # of a body in a step
+
+
+class World(NamedTuple):
+    """A Box2D world, its moving bodies in simulation order, and the function that applies force or torque."""
+
+    world: Any
+    bodies: list[Any]
+    act: Callable[[float], None]
+
+
+def push(body: Any, force: float) -> None:
+    """Apply a force (N) at the centre of a body along its own x axis."""
+    body.ApplyForce(body.GetWorldVector((force, 0)), body.worldCenter, True)
+
+
+def drive(joint: Any, torque: float) -> None:
+    """Apply a torque (N m): the motor runs at its maximum torque."""
+    joint.motorSpeed = 1e5 if torque > 0 else -1e5
+    joint.maxMotorTorque = abs(torque)
+
+
+def load_box2d() -> Any:
+    """Return the module Box2D; refuse to continue without it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SWIG's; made an error, it kills the interpreter
+            import Box2D
+    except ImportError as error:
+        hint = 'cart-pole and double pendulum run without it, with physics="equations"'
+        raise InputError(f'this environment needs Box2D: pip install "box2d>=2.3.10"; {hint}') from error
+    return Box2D
 
 
 class Shape(NamedTuple):
@@ -25,11 +61,7 @@ class Shape(NamedTuple):
 
 
 class Simulation(ABC):
-    """`n` copies of one environment.
-
-    A copy is reset from an array of random numbers that `draw` takes from the copy's own generator, so that
-    a copy in a batch and an environment alone see the same episodes.
-    """
+    """`n` copies of one environment, reset from numbers that `draw` takes from each copy's own generator."""
 
     about: ClassVar[str]  # one line for `explore list envs`
     #: Beginning of the name under which it is registered -> what is special about it, and its settings.
@@ -45,32 +77,23 @@ class Simulation(ABC):
         self.n = n
 
     @abstractmethod
-    def draw(self, rng: np.random.Generator) -> Array:
-        """The random numbers [D] of one reset."""
-
+    def draw(self, rng: np.random.Generator) -> Array: ...  # the random numbers [D] of one reset
     @abstractmethod
-    def start(self, where: Array, draws: Array) -> None:
-        """Begin episodes in the copies `where` [M] from draws [M, D]."""
-
+    def start(self, where: Array, draws: Array) -> None: ...  # episodes in the copies `where` [M] from draws [M, D]
+    # Act in all copies, actions [n, ...]; return rewards [n] and whether the episode has ended [n].
     @abstractmethod
-    def step(self, actions: Array) -> tuple[Array, Array]:
-        """Act in all copies, actions [n, ...]; rewards [n] and whether the episode has ended [n]."""
-
+    def step(self, actions: Array) -> tuple[Array, Array]: ...
     @abstractmethod
-    def observe(self) -> Array:
-        """Observations [n, O], single precision."""
-
+    def observe(self) -> Array: ...  # observations [n, O], single precision
     @abstractmethod
-    def shapes(self, i: int) -> Sequence[Shape]:
-        """A picture of one copy, from the back to the front."""
+    def shapes(self, i: int) -> Sequence[Shape]: ...  # a picture of one copy, from the back to the front
 
 
 class RigidBodies(Simulation):
-    """Bodies in the plane, moved by one force or torque.
+    """Bodies in the plane, moved by one force or torque; `sparse` is VIME's reward instead of rllab's.
 
-    `bodies` [K, 6, n] holds x, y, angle of each body's origin and vx, vy of its centre of mass, and its angular
-    velocity, as Box2D does. With `physics="box2d"` they follow Box2D worlds, the reference; with "equations" the
-    same physics in NumPy, all copies at once. `sparse` is VIME's reward instead of rllab's.
+    `bodies` [K, 6, n] holds x, y, angle of each body's origin, vx, vy of its centre of mass, and its angular velocity,
+    as simulated by Box2D, the reference, or by the same "equations" in NumPy, all copies at once.
     """
 
     variants: ClassVar = {
@@ -92,22 +115,16 @@ class RigidBodies(Simulation):
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
         if physics not in ("box2d", "equations"):
             raise one_of("physics", physics, ("box2d", "equations"))
-        self.worlds = None
-        if physics == "box2d":
-            self.worlds = Worlds(self.build, self.bodies, self.step_size, self.iterations)
+        self.box2d = load_box2d() if physics == "box2d" else None
+        self.worlds: dict[int, World] = {}
 
     @staticmethod
     @abstractmethod
-    def build(box2d: Any) -> World:
-        """A Box2D world, bodies at their initial positions."""
-
+    def build(box2d: Any) -> World: ...  # bodies at their initial positions
     @abstractmethod
-    def place(self, bodies: Array, draws: Array) -> None:
-        """Set what differs between episodes in bodies [K, 6, M], from draws [D, M]."""
-
+    def place(self, bodies: Array, draws: Array) -> None: ...  # change bodies [K, 6, M] by draws [D, M]
     @abstractmethod
-    def outcome(self) -> tuple[Array, Array]:
-        """Reward [n] and end [n] of the present bodies."""
+    def outcome(self) -> tuple[Array, Array]: ...  # reward [n] and end [n] of the present bodies
 
     def advance(self, force: Array) -> None:
         """Move the bodies one time step by the equations of motion; force [n]. A task for Box2D alone has none."""
@@ -118,17 +135,36 @@ class RigidBodies(Simulation):
         bodies[:, :2] = self.initial[:, :, None]
         self.place(bodies, draws.T)
         self.bodies[:, :, where] = bodies
-        if self.worlds:
-            self.worlds.start(where)
+        if self.box2d:
+            self.start_worlds(where)
+
+    def start_worlds(self, where: Array) -> None:
+        """Replace the worlds of placed bodies: the joints of old ones remember impulses."""
+        for i in where.tolist():
+            self.worlds[i] = self.build(self.box2d)
+            for body, (x, y, angle, vx, vy, spin) in zip(
+                self.worlds[i].bodies, self.bodies[:, :, i].tolist(), strict=True
+            ):
+                body.position, body.angle = (x, y), angle
+                body.linearVelocity, body.angularVelocity = (vx, vy), spin
 
     def step(self, actions: Array) -> tuple[Array, Array]:
         force = np.clip(np.asarray(actions, float)[:, 0], -1.0, 1.0) * self.limit
         for _ in range(self.frame_skip):
-            if self.worlds:
-                self.worlds.step(force)
+            if self.box2d:
+                self.step_worlds(force)
             else:
                 self.advance(force)
         return self.outcome()
+
+    def step_worlds(self, force: Array) -> None:
+        """Take one time step of all worlds under forces [n]."""
+        for i, f in enumerate(force.tolist()):
+            world = self.worlds[i]
+            world.act(f)
+            world.world.Step(self.step_size, *self.iterations)
+            for k, body in enumerate(world.bodies):
+                self.bodies[k, :, i] = (*body.position, body.angle, *body.linearVelocity, body.angularVelocity)
 
     def outlines(self, i: int, locals_: Sequence[Array], fills: Sequence[str]) -> list[Shape]:
         """The bodies of copy `i` from their corners in their own frames."""
@@ -146,16 +182,36 @@ def box(width: float, height: float, bottom: float) -> Array:
 
 
 def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
-    """`n` copies of the simulation "module:Class".
-
-    Raises:
-        InputError: for a setting that it does not have, or a class that is no simulation.
-    """
+    """Return `n` copies of the simulation "module:Class"."""
     cls = registry.load(simulation, "simulation")
     if not (isinstance(cls, type) and issubclass(cls, Simulation)):
-        raise InputError(f"{simulation} is no Simulation; give a class that is one")
+        raise InputError(f'{simulation} is not a subclass of Simulation; pass "module:Class" of one')
     allowed = list(inspect.signature(cls).parameters)[1:]
     for setting in settings:
         if setting not in allowed:
             raise one_of("setting", setting, allowed)
     return cls(n, **settings)
+
+
+def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    """Solve the symmetric 2 x 2 systems [[a, b], [b, d]] p = (x, y); all [n]."""
+    det = a * d - b * b
+    return (d * x - b * y) / det, (a * y - b * x) / det
+
+
+def limited(spin: Array, step_size: float) -> Array:
+    """Angular velocities [n], limited to the largest turn in one step."""
+    most = MAX_ROTATION / step_size
+    return np.minimum(np.maximum(spin, -most), most)
+
+
+def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:
+    """Correct positions, state [D, n], until the joints hold or the iterations are used up; `correct` iterates once."""
+    off = np.flatnonzero(correct(state))
+    for _ in range(iterations - 1):
+        if not off.size:
+            return
+        some = state[:, off]
+        still = correct(some)
+        state[:, off] = some
+        off = off[still]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from explore import registry
 from explore.cli.script import Script, WrongInput
 from explore.core import files, machine, tree
-from explore.core.errors import one_of
+from explore.core.errors import one_of, shown
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.data.base import Dataset
@@ -277,3 +277,15 @@ def cards(run: Path) -> str:
 def _sessions(run: Path) -> list[dict[str, Any]]:
     sessions: list[dict[str, Any]] = json.loads((run / "config.json").read_text())["sessions"]
     return sessions
+
+
+class Integers(click.ParamType):
+    """Integers separated by commas, as a tuple."""
+
+    name = "integers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        try:
+            return value if isinstance(value, tuple) else tuple(int(number) for number in value.split(","))
+        except ValueError:
+            self.fail(f"{shown(value)} is not whole numbers with commas between, such as 32,64", param, ctx)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from explore.registry import posterior as posterior
 
 _CHECKOUT = Path(__file__).parents[1]
-if (_CHECKOUT / "cli" / "listing.py").exists():  # where `explore.cli` and `explore.envs` are two of its folders
+if (_CHECKOUT / "cli" / "main.py").exists():  # where `explore.cli` and `explore.envs` are two of its folders
     __path__.append(str(_CHECKOUT))
 
 moved.install()

@@ -60,8 +60,8 @@ def _files(kind: str, only: str | None = None) -> dict[str, _File]:
             elif not is_shared:
                 wanted = f"class {module.title().replace('_', '')} or function {module}"
                 raise InputError(
-                    f"{source} defines no {wanted}, which would be the {KINDS[kind]} {hyphened(module)}: define it, "
-                    "or, if the file only serves others, list what it gives them in __all__"
+                    f"{source} must define {wanted} for the {KINDS[kind]} {hyphened(module)}. If it is only a helper "
+                    "module, define __all__ instead"
                 )
     return plug_ins
 
@@ -93,7 +93,7 @@ def names(kind: str) -> dict[str, str]:
     """Return all plug-ins of a kind (of `KINDS`): name -> description.
 
     Raises:
-        InputError: for a file of the package that is no plug-in and no helper.
+        InputError: for a file of the package that is neither a plug-in nor a helper.
     """
     described = {name: plug_in.description for name, plug_in in (_table(kind) | _files(kind)).items()}
     for name, point in _points(kind).items():
@@ -108,7 +108,7 @@ def find(kind: str, name: str) -> Any:
         InputError: for an unknown name; the message lists the allowed ones.
     """
     if not isinstance(name, str):
-        raise InputError(f"a {KINDS[kind]} is named by a text; got {shown(name)}")
+        raise InputError(f"the name of a {KINDS[kind]} must be a string; got {shown(name)}")
     if ":" in name:
         return load(name, KINDS[kind])
     listed = hyphened(name)
@@ -128,7 +128,7 @@ def load(path: str, kind: str) -> Any:
     """Return the class or function at "module:name"; `kind` is the word for it in messages.
 
     Raises:
-        InputError: when it does not exist, or the text is no "module:name".
+        InputError: when it does not exist, or the text is not "module:name".
     """
     module, _, attribute = path.partition(":")
     try:
@@ -144,7 +144,7 @@ def load(path: str, kind: str) -> Any:
 
 def unimported(error: Exception) -> str:
     """Describe why an import failed; for a module not found, also how to make it visible to commands."""
-    hint = "; install it, or put its folder on the path (PYTHONPATH=. for this one)"
+    hint = "; install it, or add its folder to PYTHONPATH (PYTHONPATH=. for the current one)"
     return f"{raised(error)}{hint if isinstance(error, ModuleNotFoundError) else ''}"
 
 
@@ -236,11 +236,11 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
     """Make a posterior of a class; with `members`, unless that is one of its fields, a mixture of fits.
 
     Raises:
-        InputError: for a class that is no posterior, or a value that is not allowed.
+        InputError: for a class that is not a posterior, or a value that is not allowed.
     """
     abstract = getattr(cls, "__abstractmethods__", ())
     if lacking := [part for part in POSTERIOR if part in abstract or not hasattr(cls, part)]:
-        raise InputError(f"{cls.__name__} is no posterior: it has no {', '.join(lacking)}")
+        raise InputError(f"{cls.__name__} is not a posterior: it lacks {', '.join(lacking)}")
     beside = {key: value for key, value in settings.items() if key in _beside(cls)}
     one = cls(net=net, likelihood=likelihood, **{k: v for k, v in settings.items() if k not in beside})
     return importlib.import_module("explore.inference.members").mixture(one, **beside) if beside else one
@@ -249,7 +249,7 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
 def _beside(cls: Any) -> dict[str, type]:
     """Return a posterior's settings beyond its class's fields: name -> type."""
     fields = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {"members"}
-    return {"members": int} if hasattr(cls, "no_mixture") and "members" not in fields else {}
+    return {"members": int} if hasattr(cls, "mixture_error") and "members" not in fields else {}
 
 
 def acquisition(name: str, **settings: Any) -> Any:
@@ -266,14 +266,14 @@ def acquisition(name: str, **settings: Any) -> Any:
     try:
         return rule(**settings) if isinstance(rule, type) else rule
     except TypeError as error:
-        raise InputError(f"{name} cannot be made an acquisition: {raised(error)}") from error
+        raise InputError(f"cannot create the acquisition {name}: {raised(error)}") from error
 
 
 def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the settings of a dataclass, or of a mapping of types by name, from the texts of `-p key=value`.
 
     Raises:
-        InputError: for a class that is no dataclass, an unknown key or a value of the wrong type.
+        InputError: for a class that is not a dataclass, an unknown key or a value of the wrong type.
     """
     allowed = target if isinstance(target, Mapping) else settings_of(target)
     settings = {}
@@ -291,10 +291,10 @@ def settings_of(cls: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that can be written as text, and a posterior's `members`: name -> type.
 
     Raises:
-        InputError: for a class that is no dataclass.
+        InputError: for a class that is not a dataclass.
     """
     if not dataclasses.is_dataclass(cls):
-        raise InputError(f"{getattr(cls, '__name__', cls)} is no dataclass, which a plug-in with settings must be")
+        raise InputError(f"{getattr(cls, '__name__', cls)} must be a dataclass to have settings")
     hints = typing.get_type_hints(cls)
     fields = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
     return fields | _beside(cls)

@@ -48,10 +48,7 @@ OTHERS: dict[str, tuple[list[str], list[str]]] = {
         ["tests/test_predict.py", "tests/posteriors/test_noisy_adam.py"],
     ),
     "predict": (["tests/test_predict.py"], ["tests/test_compare.py", "tests/test_active.py"]),
-    "acquisitions": (
-        ["tests/acquisitions", "tests/contracts/test_acquisitions.py"],
-        ["tests/test_active.py"],
-    ),
+    "acquisitions": (["tests/acquisitions", "tests/contracts/test_acquisitions.py"], ["tests/test_active.py"]),
 }
 SHARERS: dict[str, tuple[list[str], str]] = {  # of several posteriors
     "adam": (["adam", "bbb", "map"], "map or ensemble"),

@@ -1,6 +1,58 @@
-"""Means, slopes and projections written out, which only the project's own tests compare with."""
+"""Networks, means, slopes and projections written out, which only the project's own tests compare with."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from explore.core.shapes import flatten as flat
+from explore.core.shapes import unflatten as unflat
+from explore.testing.oracles import implied_gaussian, kl, normal, ridge
+
+__all__ = [
+    "finite_difference", "flat", "implied_gaussian", "jacobians", "kl", "kronecker_directions", "mean_and_se",
+    "normal", "parameters", "ridge", "run", "squared_projection", "unflat",
+]  # fmt: skip
+
+
+# Networks --------------------------------------------------------------------------------------------------
+
+
+def parameters(module: nn.Module, weights: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Convert one [I, O] matrix per layer to the module's named parameters."""
+    named, matrices = {}, iter(weights)
+    for name, layer in module.named_modules():
+        if hasattr(layer, "weight"):
+            w, prefix = next(matrices), f"{name}." if name else ""
+            inputs = w.shape[0] - (layer.bias is not None)
+            named[f"{prefix}weight"] = w[:inputs].mT.reshape(layer.weight.shape)
+            if layer.bias is not None:
+                named[f"{prefix}bias"] = w[-1]
+    return named
+
+
+def run(module: nn.Module, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """The output [R, S, B, O] for weights [R, S, I, O] a layer and x [R, B, ...]."""
+
+    def once(w: Any, x: Tensor) -> Tensor:
+        return functional_call(module, parameters(module, w), (x,))
+
+    return vmap(vmap(once, (0, None)))(weights, x)
+
+
+def jacobians(module: nn.Module, weights: Sequence[Any], x: Tensor, shapes: Sequence[tuple[int, int]]) -> Tensor:
+    """D out / d weights of every example, [R, S, B, O, W]."""
+
+    def one(w: Tensor, x: Tensor) -> Tensor:
+        return functional_call(module, parameters(module, unflat(w, shapes)), (x.unsqueeze(0),)).squeeze(0)
+
+    every = vmap(vmap(vmap(jacrev(one), (None, 0)), (0, None)))
+    return every(flat(weights), x)
+
+
+# Numbers ---------------------------------------------------------------------------------------------------
 
 
 def mean_and_se(values):

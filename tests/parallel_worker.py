@@ -16,7 +16,7 @@ from explore.learning.learner import ActiveLearner
 from explore.nets.likelihoods import Categorical, Gaussian, Likelihood
 from explore.nets.net import Net, mlp
 
-EPOCHS, N = 5, 32  # 20 steps on batches of 8
+EPOCHS, N = 2, 32  # 8 steps on batches of 8
 COMMON: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 8, "samples": 2}
 NATURAL: dict[str, Any] = {"lr": 0.05, "beta": 0.1}
 IMAGES = nn.Sequential(
@@ -29,8 +29,8 @@ CASES: dict[str, dict[str, Any]] = {
     "vogn": {"lr": 0.01, "beta2": 0.1},
     "vogn sub-batches": {"lr": 0.01, "beta2": 0.1, "sub_batches": 2},
     "slang": NATURAL | {"rank": 2},
-    "slang dense": NATURAL | {"rank": 8, "batch_size": 16, "epochs": 10},
-    "slang randomised": NATURAL | {"rank": 1, "batch_size": 16, "epochs": 10},
+    "slang dense": NATURAL | {"rank": 8, "batch_size": 16, "epochs": 4},
+    "slang randomised": NATURAL | {"rank": 1, "batch_size": 16, "epochs": 4},
     "bbb": {"lr": 0.01},
     "whvi": {"lr": 0.01},
     "whvi flows": {"lr": 0.01, "flows": 2},

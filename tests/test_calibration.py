@@ -126,11 +126,11 @@ def test_every_replica_has_a_factor_of_its_own_and_a_failed_one_has_none():
 def test_what_cannot_be_calibrated_is_refused():
     x, _ = data()
     classes = registry.posterior("bbb", Net(mlp(2, [4], 2)), Categorical(), epochs=1)
-    with pytest.raises(InputError, match="a predictive variance, which classes do not have"):
+    with pytest.raises(InputError, match="calibrate applies to regression only: it scales"):
         FittedModel.fit(classes, x, np.arange(60) % 2, calibrate=0.1)
     with pytest.raises(InputError, match=r"calibrate is 0.7; it must be in \(0, 0.5\]"):
         FittedModel.fit(posterior(), *data(), calibrate=0.7)
-    with pytest.raises(InputError, match="one is not enough"):
+    with pytest.raises(InputError, match="calibrate holds out part of the data and needs at least 2 examples; got"):
         FittedModel.fit(posterior(), *data(1), calibrate=0.1)
     nets = Predictor(NET, Categorical(), NETS.layers, None)
     with pytest.raises(InputError, match="Categorical has no scaled_noise.* which calibration needs"):
@@ -142,7 +142,7 @@ def test_estimators_pass_it_on():
     own = {"posterior": "bbb", "hidden": (4,), "epochs": 3, "random_state": 0}
     model = BayesianRegressor(**own, calibrate=0.2).fit(x, y[:, 0])
     assert model.model_.factor is not None
-    with pytest.raises(InputError, match="classes do not have"):
+    with pytest.raises(InputError, match="calibrate applies to regression only: it"):
         BayesianClassifier(**own, calibrate=0.2).fit(x, y[:, 0] > 0)
 
 

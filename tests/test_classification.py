@@ -11,8 +11,7 @@ from explore.core.rng import Rng
 from explore.inference.predict import Predictor
 from explore.learning import classification
 from explore.learning.classification import Classified, Measured, Task, auroc, check_warmup, classify, follow, scores
-from explore.learning.feed import ImageFeed
-from explore.learning.fit import Epoch
+from explore.learning.fit import Epoch, ImageFeed
 from explore.nets.likelihoods import Categorical
 from explore.nets.net import Net, mlp
 from explore.nets.zoo import build
@@ -67,9 +66,9 @@ def test_what_is_measured_is_of_the_last_state():
     out = predictor.net.output(predictor.layers, data.test_x[:, :])
     each = out.double().softmax(-1)[0]  # [S, P, C]
     mean, y = each.mean(0).numpy(), data.test_y.numpy()
-    torch.testing.assert_close(last.found.probabilities.double(), torch.from_numpy(mean), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(last.tested.probabilities.double(), torch.from_numpy(mean), rtol=1e-5, atol=1e-7)
     entropy = torch.special.entr(each.mean(0)).sum(-1) - torch.special.entr(each).sum(-1).mean(0)
-    torch.testing.assert_close(last.found.information.double(), entropy, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(last.tested.information.double(), entropy, rtol=1e-3, atol=1e-6)
     assert last.scalars["test/log_likelihood"] == pytest.approx(-log_loss(y, mean, labels=range(10)), rel=1e-5)
     assert last.scalars["test/error"] == pytest.approx((mean.argmax(1) != y).mean())
     brier = ((mean - np.eye(10)[y]) ** 2).sum(1).mean()
@@ -94,7 +93,7 @@ def test_a_warm_up_changes_the_steps_of_its_epochs_only(monkeypatch):
     mixture = registry.posterior("noisy-kfac", Net(mlp(4, [3], 2)), Categorical(), lr=0.4, members=2)
     assert vars(classification._warmed(mixture, 0, 4))["posterior"].lr == 0.1
     check_warmup(mixture, 1)
-    with pytest.raises(InputError, match="HMC has no lr"):
+    with pytest.raises(InputError, match="HMC has no learning rate to warm up"):
         check_warmup(registry.posterior("hmc", Net(mlp(4, [3], 2)), Categorical()), 1)
 
 

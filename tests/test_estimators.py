@@ -25,7 +25,7 @@ import explore
 from explore.core.errors import InputError
 from explore.inference import presets
 from explore.learning.model import FittedModel
-from explore.learning.transforms import Transform
+from explore.learning.scaling import Transform
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 
@@ -223,13 +223,13 @@ def test_random_states():
         ({"posterior": "kfac"}, "unknown posterior"),
         ({"preset": "large"}, "unknown preset"),
         ({"settings": {"learning_rate": 1}}, "unknown setting 'learning_rate'"),
-        ({"settings": {"epochs": 3}}, "epochs is 20, and 3 in settings"),
+        ({"settings": {"epochs": 3}}, "epochs is 20, but settings has epochs=3."),
         ({"hidden": (5, 0)}, "hidden is"),
         ({"hidden": "50"}, "hidden is '50'"),
         ({"dtype": "float16"}, "unknown dtype 'float16'; allowed: float32, float64"),
         ({"noise": {"std": 0.1}}, "unknown setting of the noise 'std'; allowed: .*noise_std"),
         ({"target_transform": "sqrt"}, "unknown target_transform 'sqrt'; allowed: log, none, rank"),
-        ({"target_transform": "log"}, "has no logarithm; leave the transform at 'none'"),
+        ({"target_transform": "log"}, "has no logarithm. Use the transform 'none'"),
     ],
 )
 def test_wrong_parameters_are_said_when_fitting(settings, message):
@@ -240,10 +240,10 @@ def test_wrong_parameters_are_said_when_fitting(settings, message):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["a", 1], "y has labels of several types, number, str; give all of them one type"),  # else numpy's "1"
-        ([1, True], "y has labels of several types, bool, number"),
-        (["a", b"a"], "y has labels of several types, bytes, str"),
-        (["a", None], "y has 20 missing labels; leave these rows out"),
+        (["a", 1], "y has labels of several types, number, str. Convert them to one type"),  # else numpy's "1"
+        ([1, True], "y has labels of several types, bool, number."),
+        (["a", b"a"], "y has labels of several types, bytes, str."),
+        (["a", None], "y has 20 missing labels. Drop these rows"),
         (["a", np.nan], "y has 20 missing labels"),  # else a class of its own
         ([1, None], "y has 20 missing labels"),
     ],
@@ -262,22 +262,22 @@ def test_what_is_not_supported_is_refused(regressor):
         explore.BayesianRegressor(**QUICK).fit(X, Y, **{"sample_weight": np.ones(40)})
     with pytest.raises(InputError, match="one class, 'setosa'"):
         explore.BayesianClassifier(**QUICK).fit(IRIS.data[:10], NAMES[:10])
-    with pytest.raises(InputError, match="noise is only for regression"):
+    with pytest.raises(InputError, match="noise applies to regression only. Leave it"):
         explore.BayesianClassifier(**QUICK, noise={"noise_std": 0.1}).fit(IRIS.data, NAMES)
-    with pytest.raises(InputError, match="target_transform='log' is only for regression"):
+    with pytest.raises(InputError, match="target_transform='log' applies to regression"):
         explore.BayesianClassifier(**QUICK, target_transform="log").fit(IRIS.data, NAMES)
 
 
 def test_labels_that_say_that_nothing_is_measured_are_no_classes_unless_they_are_kept():
     y = np.array(["EU", "NA", "-", "EU", "NA", "EU"] * 5, object)
-    with pytest.raises(InputError, match="y has 15 labels '-', 'NA', which say that nothing is measured; leave these"):
+    with pytest.raises(InputError, match="y has 15 labels '-', 'NA', which mark missing values. Drop these rows"):
         explore.BayesianClassifier(**QUICK).fit(IRIS.data[:30], y)
     kept = explore.BayesianClassifier(**QUICK, keep_na=True).fit(IRIS.data[:30], y)
     assert kept.classes_.tolist() == ["-", "EU", "NA"]
     y[0] = ""
-    with pytest.raises(InputError, match="y has 16 labels '', '-', 'NA', which say that nothing is measured"):
+    with pytest.raises(InputError, match="y has 16 labels '', '-', 'NA', which mark missing values."):
         explore.BayesianClassifier(**QUICK, keep_na=True).fit(IRIS.data[:30], y)
     names = np.array(["none", "Na", "failed"] * 10)
     assert explore.BayesianClassifier(**QUICK).fit(IRIS.data[:30], names).classes_.tolist() == ["Na", "failed", "none"]
-    with pytest.raises(InputError, match="keep_na is of classes, and numbers have none"):
+    with pytest.raises(InputError, match="keep_na applies to classification only. Leave"):
         explore.BayesianRegressor(**QUICK, keep_na=True).fit(X, Y)

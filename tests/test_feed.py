@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from explore.core.rng import Rng
-from explore.learning.feed import AREA, PADDING, RATIO, ImageFeed, cropped, resized
+from explore.learning.fit import AREA, PADDING, RATIO, ImageFeed, cropped, resized
 
 G = torch.Generator().manual_seed(0)
 IMAGES = torch.randint(0, 256, (9, 3, 6, 5), dtype=torch.uint8, generator=G)

@@ -59,7 +59,7 @@ def test_no_bit_can_flip_unnoticed(path):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        with pytest.raises(InputError, match=r"state.pt is damaged: its bytes are not those that were written$"):
+        with pytest.raises(InputError, match=r"state.pt is damaged: its checksum has changed since it was written$"):
             files.load(path, "checkpoint", 2)
 
 
@@ -67,7 +67,7 @@ def test_no_length_but_the_whole_is_read(path):
     whole = path.read_bytes()
     for size in [*range(0, len(whole), 37), len(whole) - 1]:
         path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match=r"state.pt is (damaged|of an older version)"):
+        with pytest.raises(InputError, match=r"state.pt (is damaged|was written by an older version)"):
             files.load(path, "checkpoint", 2)
     path.write_bytes(whole + b"\0")
     with pytest.raises(InputError, match="is damaged"):
@@ -91,15 +91,15 @@ def test_other_files_are_refused_in_a_sentence(path, tmp_path):
         return message.removeprefix(f"{path} ")
 
     assert refused(kind="bonus") == "is a checkpoint, not a bonus"
-    assert refused(format=3) == "is of an older version of explore; continue it with that version, or start over"
-    assert refused(format=1) == "is of a newer version of explore; update it"
+    assert refused(format=3) == "was written by an older version of explore; continue with that version, or start over"
+    assert refused(format=1) == "was written by a newer version of explore; update explore"
     torch.save(CONTENT, path)
-    assert refused() == "is of an older version of explore; continue it with that version, or start over"
+    assert refused() == "was written by an older version of explore; continue with that version, or start over"
     marker = tmp_path / "executed"
     files.save(path, "checkpoint", 2, Code(marker))
-    assert refused() == "is no checkpoint of explore, which holds tensors and plain values only"
+    assert refused() == "is not a checkpoint of explore, which has only tensors and plain values"
     files.save(path, "checkpoint", 2, {"x": np.float64(1)})
-    assert refused().startswith("is no checkpoint")
+    assert refused().startswith("is not a checkpoint")
     torch.save({"kind": "checkpoint", "format": None, "content": 0}, path)
     assert "older version" in refused()
     path.write_bytes(pickle.dumps(Code(marker)))
@@ -159,6 +159,6 @@ def test_of_a_refused_pickle_torch_says_nothing(path, monkeypatch):
     files.save(path, "checkpoint", 2, Code(path))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        with pytest.raises(InputError, match="is no checkpoint of explore"):
+        with pytest.raises(InputError, match="is not a checkpoint of explore"):
             files.load(path, "checkpoint", 2)
     assert said == []

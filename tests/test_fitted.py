@@ -48,7 +48,7 @@ KINDS = {"categorical": (Categorical(), 3, CLASSES), "bernoulli": (Bernoulli(), 
 
 
 def test_a_fit_of_few_updates_warns_that_its_curvature_is_mostly_its_start():
-    message = r"^9\d % of the posterior's curvature is still its start, so that intervals are too narrow; take more"
+    message = r"^9\d % of the posterior's curvature is still its initial value, so intervals are too narrow. Use more"
     with pytest.warns(InitialCurvatureWarning, match=message):
         model = regression()
     share = model.initial_curvature_share
@@ -64,8 +64,8 @@ def test_a_fit_of_few_updates_warns_that_its_curvature_is_mostly_its_start():
     [
         ([], ""),
         ([0.5, 0.1], ""),
-        ([0.7], "70 % of the posterior's curvature is still its start, so"),
-        ([0.2, 0.7, 0.91], "Up to 91 % of the posterior's curvature is still its start in 2 of 3 fits, so"),
+        ([0.7], "70 % of the posterior's curvature is still its initial value, so"),
+        ([0.2, 0.7, 0.91], "Up to 91 % of the posterior's curvature is still its initial value in 2 of 3 fits, so"),
     ],
 )
 def test_fits_whose_curvature_is_mostly_its_start_are_counted_in_one_sentence(shares, begins):
@@ -126,7 +126,7 @@ def test_classes_have_probabilities(memory, kind):
     drawn = model.sample(NEW, 5)
     assert drawn.shape == (1, 5, 7) and drawn.dtype == torch.int64 and drawn.max() < each.shape[-1]
     for wrong in (model.predict, model.interval, lambda x: model.quantiles(x, [0.5])):
-        with pytest.raises(InputError, match="classes have probabilities"):
+        with pytest.raises(InputError, match="a classification has no (mean|quantiles)"):
             wrong(NEW)
     with pytest.raises(InputError, match="a regression has no class probabilities"):
         MODEL.probabilities(NEW)
@@ -165,7 +165,7 @@ def test_a_fit_is_that_of_a_learner_that_was_told_all_at_once():
 def test_images_as_bytes_are_not_taken_for_standardised_ones():
     posterior = registry.posterior("map", Net(lenet5(1, 3, 28)), Categorical(), epochs=1)
     x, y = np.arange(3 * 784, dtype=np.uint8).reshape(3, 1, 28, 28), [0, 1, 2]
-    with pytest.raises(InputError, match="images are not standardised here, and these are bytes; give numbers"):
+    with pytest.raises(InputError, match="uint8 images are not standardised. Scale"):
         FittedModel.fit(posterior, x, y)
     raw = FittedModel.fit(posterior, x, y, standardise="none")
     assert raw.probabilities(x / 255).shape == (1, 3, 3)
@@ -173,7 +173,7 @@ def test_images_as_bytes_are_not_taken_for_standardised_ones():
     model = replace(raw, scales=raw.scales._replace(x=scale))
     np.testing.assert_array_equal(model.probabilities(x), model.probabilities(x.astype(float)))
     for wrong in (x / 255, x * 2.0, x - 1.0):
-        with pytest.raises(InputError, match="images come as they are in files, whole numbers from 0 to 255"):
+        with pytest.raises(InputError, match="images must be whole numbers from 0 to 255; the model scales them"):
             model.probabilities(wrong)
 
 
@@ -228,14 +228,14 @@ def twin(net=None, likelihood=None, **settings):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda: twin(network(torch.nn.Tanh())), r"its net is \(1\): ReLU\(\), and \(1\): Tanh\(\) was given"),
-        (lambda: twin(network(torch.nn.LeakyReLU(0.2))), r"and \(1\): LeakyReLU\(negative_slope=0.2\) was given"),
-        (lambda: twin(kl_weight=1.0), "its kl_weight is 0.35, and 1 was given"),
-        (lambda: twin(fisher="exact"), "its fisher is .*, and exact was given"),
-        (lambda: twin(likelihood=Gaussian(noise_std=0.1)), "its likelihood.noise_std is None, and 0.1 was given"),
-        (lambda: twin(likelihood=Gaussian(prior_rate=0.01)), "its likelihood.prior_rate is 6, and 0.01 was given"),
-        (lambda: twin(likelihood=Bernoulli()), "its likelihood is Gaussian, and Bernoulli was given"),
-        (lambda: twin(members=2), "does not belong here"),
+        (lambda: twin(network(torch.nn.Tanh())), r"its net is \(1\): ReLU\(\), got \(1\): Tanh\(\)"),
+        (lambda: twin(network(torch.nn.LeakyReLU(0.2))), r"got \(1\): LeakyReLU\(negative_slope=0.2\)"),
+        (lambda: twin(kl_weight=1.0), "its kl_weight is 0.35, got 1."),
+        (lambda: twin(fisher="exact"), "its fisher is .*, got exact"),
+        (lambda: twin(likelihood=Gaussian(noise_std=0.1)), "its likelihood.noise_std is None, got 0.1"),
+        (lambda: twin(likelihood=Gaussian(prior_rate=0.01)), "its likelihood.prior_rate is 6, got 0.01"),
+        (lambda: twin(likelihood=Bernoulli()), "its likelihood is Gaussian, got Bernoulli"),
+        (lambda: twin(members=2), "does not fit"),
     ],
 )
 def test_a_saved_model_of_another_posterior_is_refused(other, message):
@@ -247,9 +247,9 @@ def test_a_mixture_is_known_by_its_members_and_their_settings():
     made = posterior(members=2)
     state = FittedModel.fit(made, X, Y, samples=4).state_dict()
     FittedModel.from_state_dict(posterior(members=2), state)
-    with pytest.raises(InputError, match="its members is 2, and 3 was given"):
+    with pytest.raises(InputError, match="its members is 2, got 3"):
         FittedModel.from_state_dict(posterior(members=3), state)
-    with pytest.raises(InputError, match="its kl_weight is 0.35, and 1 was given"):
+    with pytest.raises(InputError, match="its kl_weight is 0.35, got 1."):
         FittedModel.from_state_dict(posterior(members=2, kl_weight=1.0), state)
 
 
@@ -289,7 +289,7 @@ def test_a_net_that_prints_alike_and_computes_something_else_is_refused():
     state = saved(model.state_dict())
     FittedModel.from_state_dict(twin(Net(Printed(torch.nn.functional.relu))), state)
     for other in others:
-        with pytest.raises(InputError, match="computes something else with the same weights"):
+        with pytest.raises(InputError, match="the saved model's network has another"):
             FittedModel.from_state_dict(other, state)
     old = {name: value for name, value in state.items() if name != "net"}  # of an older version
     assert torch.equal(FittedModel.from_state_dict(fitted, old).predict(NEW).mean, model.predict(NEW).mean)
@@ -301,7 +301,7 @@ def test_what_an_older_or_a_newer_version_does_not_name_is_no_difference():
     for old in (state, state | {"posterior": named | {"once": "a setting"}}):
         again = FittedModel.from_state_dict(twin(), old)
         assert torch.equal(again.predict(NEW).mean, MODEL.predict(NEW).mean)
-    with pytest.raises(InputError, match="this is no saved model"):
+    with pytest.raises(InputError, match="not a saved model"):
         FittedModel.from_state_dict(twin(), state | {"posterior": 3})
 
 
@@ -344,7 +344,7 @@ def test_a_trained_module_is_fitted_in_the_units_that_it_knows():
 @pytest.mark.parametrize("standardise", ["labelled", "pool"])
 def test_what_a_trained_module_does_not_know_is_refused(standardise):
     given = registry.posterior("noisy-kfac", Net(trained_module(), trained=True), "gaussian", "default")
-    with pytest.raises(InputError, match="give standardise='none'"):
+    with pytest.raises(InputError, match="expects raw data. Pass standardise='none'"):
         FittedModel.fit(given, X, Y, standardise=standardise)
     with pytest.raises(InputError, match="different initial weights"):
         registry.posterior("noisy-kfac", Net(trained_module(), trained=True), "gaussian", members=2)
@@ -356,7 +356,7 @@ def test_images_are_not_standardised_and_keep_their_axes():
         registry.posterior("noisy-kfac", net, Categorical(), epochs=2), torch.rand(9, 1, 4, 4), np.arange(9) % 2
     )
     assert model.probabilities(torch.rand(3, 1, 4, 4)).shape == (1, 3, 2)
-    with pytest.raises(InputError, match=r"inputs come as \[n, 1, 4, 4\]"):
+    with pytest.raises(InputError, match=r"inputs must have shape \[n, 1, 4, 4\]"):
         model.probabilities(torch.rand(3, 1, 4, 5))
 
 
@@ -379,9 +379,9 @@ def test_metrics_of_classes(kind):
     found, p = model.evaluate(X, classes), model.probabilities(X)[0].numpy()
     np.testing.assert_allclose(found["log_likelihood"], [np.log(p[np.arange(P), classes]).mean()])
     np.testing.assert_allclose(found["error"], [(p.argmax(1) != classes).mean()])
-    with pytest.raises(InputError, match=r"class labels come as \[30\]; got \[29\]"):
+    with pytest.raises(InputError, match=r"class labels must have shape \[30\]; got \[29\]"):
         model.evaluate(X, classes[1:])
-    with pytest.raises(InputError, match="class labels are whole numbers from 0 to"):
+    with pytest.raises(InputError, match="class labels must be whole numbers from 0 to"):
         model.evaluate(X, classes + 3)
 
 
@@ -401,9 +401,12 @@ def test_a_loader_is_read_once_and_is_its_arrays(wrap):
     ours = FittedModel.fit(posterior(), source, samples=20, dtype=torch.float64)
     assert torch.equal(ours.predict(NEW).mean, MODEL.predict(NEW).mean)
     for batches, message in (
-        ([{"x": X, "y": Y}], "must give batches .x, y.; this one gives dict"),
-        ([], "must give batches .x, y.; this one gives nothing"),
-        ([(torch.zeros(2, 3), torch.zeros(2)), (torch.zeros(2, 4), torch.zeros(2))], "arrays alike in all but"),
+        ([{"x": X, "y": Y}], "must return batches .x, y.; this one returns dict"),
+        ([], "must return batches .x, y.; this one returns nothing"),
+        (
+            [(torch.zeros(2, 3), torch.zeros(2)), (torch.zeros(2, 4), torch.zeros(2))],
+            "a DataLoader's batches must have the same",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             FittedModel.fit(posterior(), DataLoader(cast(Any, batches), batch_size=None))
@@ -412,11 +415,11 @@ def test_a_loader_is_read_once_and_is_its_arrays(wrap):
 @pytest.mark.filterwarnings("error")
 def test_a_fit_that_failed_is_no_model():
     hot = posterior("bbb", lr=1e20)
-    with pytest.raises(Failure, match="the fit failed and was stopped where it stood"):
+    with pytest.raises(Failure, match="the fit diverged. Lower the learning rate"):
         FittedModel.fit(hot, X, Y)
     learner = ActiveLearner(hot, X)
     learner.tell(np.arange(10), Y[:10])
-    with pytest.warns(FailedFitWarning, match="the fit of 1 of 1 replicas failed"):
+    with pytest.warns(FailedFitWarning, match="the fit of 1 of 1 replicas diverged; ignore"):
         learner.ask()
 
 
@@ -429,7 +432,7 @@ def test_probabilities_in_place_of_logits_are_refused(likelihood, end):
     width = 3 if likelihood == Categorical() else 1
     net = torch.nn.Sequential(mlp(2, [6], width), end)
     made = registry.posterior("bbb", Net(net), likelihood, epochs=2)
-    with pytest.raises(InputError, match=f"takes logits; leave out the {type(end).__name__.lower()} at its end"):
+    with pytest.raises(InputError, match=f"expects logits; remove the final {type(end).__name__.lower()}"):
         FittedModel.fit(made, X, np.minimum(CLASSES, 1))
     FittedModel.fit(registry.posterior("bbb", Net(net), epochs=2), X, np.tile(X[:, :1], width))  # of numbers it may be
 
@@ -437,7 +440,7 @@ def test_probabilities_in_place_of_logits_are_refused(likelihood, end):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: MODEL.predict(NEW[:, :1]), r"inputs come as \[n, 2\]"),
+        (lambda: MODEL.predict(NEW[:, :1]), r"inputs must have shape \[n, 2\]"),
         (lambda: MODEL.predict(NEW * np.nan), "an input is not a finite number"),
         (lambda: MODEL.interval(NEW, 90), r"an interval's level is 90; it must be in \(0, 1\)"),
         (lambda: MODEL.quantiles(NEW, [0.5, 1.0]), r"a quantile's level is 1.0; it must be in \(0, 1\)"),
@@ -448,26 +451,38 @@ def test_probabilities_in_place_of_logits_are_refused(likelihood, end):
         (lambda: MODEL.predictor(0), "n is 0; it must be a whole number"),
         (lambda: MODEL.replica(1), "there is no replica 1; they are numbered 0 to 0"),
         (lambda: FittedModel.fit(posterior(), X, Y, samples=0), "samples is 0; it must be"),
-        (lambda: FittedModel.fit(cast(Any, "noisy-kfac"), X, Y), "the posterior is a str; explore.posterior"),
-        (lambda: FittedModel.fit(posterior(), X), "labels are missing: give arrays x and y, or a DataLoader"),
+        (lambda: FittedModel.fit(cast(Any, "noisy-kfac"), X, Y), "posterior is a str. Create one with"),
+        (lambda: FittedModel.fit(posterior(), X), "labels are missing. Pass arrays x and y, or a single"),
         (lambda: FittedModel.fit(posterior(), X, Y, dtype=torch.float16), "dtype is torch.float16; it must be"),
-        (lambda: FittedModel.fit(posterior(), X + 0j, Y), "inputs must be real numbers"),
+        (lambda: FittedModel.fit(posterior(), X + 0j, Y), "inputs must be a dense array of real"),
         (
             lambda: FittedModel.fit(posterior(), torch.tensor(X).to_sparse(), Y),
-            "inputs must be real numbers, in a dense",
+            "inputs must be a dense array of real",
         ),
-        (lambda: MODEL.below(NEW, Y[:7, 0]), r"numbers for these inputs come as \[7, 2\]; got \[7\]"),
-        (lambda: MODEL.below(NEW, Y[:8]), r"numbers for these inputs come as \[7, 2\]; got \[8, 2\]"),
-        (lambda: MODEL.below(NEW, 0.0), r"numbers for these inputs come as \[7, 2\]; got \[\]"),
+        (
+            lambda: MODEL.below(NEW, Y[:7, 0]),
+            r"y must have shape \[7, 2\], one number for each input and output; got \[7\]",
+        ),
+        (
+            lambda: MODEL.below(NEW, Y[:8]),
+            r"y must have shape \[7, 2\], one number for each input and output; got \[8, 2\]",
+        ),
+        (lambda: MODEL.below(NEW, 0.0), r"y must have shape \[7, 2\], one number for each input and output; got \[\]"),
         (lambda: MODEL.below(NEW, Y[:7] * np.nan), "a threshold is not a finite number"),
-        (lambda: MODEL.evaluate(NEW, Y[:8]), r"numbers for these inputs come as \[7, 2\]; got \[8, 2\]"),
+        (
+            lambda: MODEL.evaluate(NEW, Y[:8]),
+            r"y must have shape \[7, 2\], one number for each input and output; got \[8, 2\]",
+        ),
         (
             lambda: FittedModel.from_state_dict(posterior(), MODEL.state_dict(), "nowhere"),
-            "there is no device 'nowhere'",
+            "device 'nowhere' is not available; allowed",
         ),
-        (lambda: FittedModel.fit(posterior(), X, Y[:-1]), "30 points cannot have 58 labels; each has 2"),
-        (lambda: FittedModel.from_state_dict(posterior(), {"seed": 1}), "this is no saved model"),
-        (lambda: FittedModel.from_state_dict(posterior("bbb"), MODEL.state_dict()), "is NoisyKFAC, and BBB was given"),
+        (lambda: FittedModel.fit(posterior(), X, Y[:-1]), "got 58 labels for 30 points; each point needs 2"),
+        (lambda: FittedModel.from_state_dict(posterior(), {"seed": 1}), "not a saved model"),
+        (
+            lambda: FittedModel.from_state_dict(posterior("bbb"), MODEL.state_dict()),
+            "is NoisyKFAC, got BBB",
+        ),
     ],
 )
 def test_what_is_refused(call, message):

@@ -9,19 +9,18 @@ from torch import nn
 
 from explore import registry
 from explore.core import tree
-from explore.core.context import Turn, execution, numbers
+from explore.core.context import Turn, executing, execution, numbers
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.execution import graphs
-from explore.execution.compiled import Inductor
-from explore.execution.graphs import Updates
+from explore.execution.graphs import Inductor, Updates
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.posteriors.vogn import VOGN
-from explore.testing.updates import Tape
 from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay
+from tests.tape import Tape
 
 NET = Net(mlp(3, [5], 1))
 
@@ -162,7 +161,7 @@ def test_what_waits_for_a_decomposition_is_not_recorded(posterior, settings, ste
 def test_numbers_of_a_turn_are_plain_but_where_they_are_read_from():
     turn = Turn((), (0.5, 2.0))
     assert numbers(turn) == (0.5, 2.0)
-    with graphs.schedule_tensors(torch.tensor([1.0, 3.0, 7.0])):
+    with executing(dials=torch.tensor([1.0, 3.0, 7.0])):
         assert [float(n) for n in numbers(turn)] == [1.0, 3.0]
     assert numbers(turn) == (0.5, 2.0)
 

@@ -12,9 +12,8 @@ import torch
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.inference import predict
-from explore.learning.inputs import RawInputs, StandardisedInputs
 from explore.learning.learner import ActiveLearner
-from explore.learning.scaling import Standardiser
+from explore.learning.scaling import RawInputs, StandardisedInputs, Standardiser
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.bbb import BBB

@@ -261,7 +261,7 @@ def test_an_output_without_a_target_keeps_its_prior(fisher):
 )
 def test_outputs_that_are_probabilities_are_refused(likelihood, out, said):
     kind = type(likelihood).__name__
-    with pytest.raises(InputError, match=f"where {kind} takes logits; leave out the {said} at its end"):
+    with pytest.raises(InputError, match=f"but {kind} expects logits; remove the final {said}"):
         check_logits(likelihood, out)
     check_logits(likelihood, 2 * out)
     check_logits(Gaussian(), out)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import optimize, stats
 
-from explore.core import mixture
 from explore.core.rng import Rng
+from explore.inference.predict import mixture_quantile
 from explore.nets.likelihoods import Gaussian
 
 RNG = Rng(0, dtype=torch.float64)
@@ -29,7 +29,7 @@ def quantiles(mean, sd, levels=LEVELS):
     """Of the mixture of these Gaussians."""
     precision = 1 / sd.double().squeeze(2).square()
     cdf, component = (partial(method, precision, mean) for method in (Gaussian().cdf, Gaussian().quantile))
-    return torch.stack([mixture.quantile(cdf, component, level) for level in levels])
+    return torch.stack([mixture_quantile(cdf, component, level) for level in levels])
 
 
 def expected(mean, sd, level):
@@ -64,7 +64,7 @@ def test_quantiles_of_counts_are_whole_numbers(level):
     """The smallest count that a mixture of Poisson distributions is at or below with this probability."""
     rates = torch.tensor([[0.05, 0.1, 0.3], [0.2, 40.0, 1e4]], dtype=torch.float64).reshape(2, 3, 1, 1)
     law = stats.poisson(rates.numpy())
-    found = mixture.quantile(lambda y: torch.as_tensor(law.cdf(y)), lambda p: torch.as_tensor(law.ppf(p)), level)
+    found = mixture_quantile(lambda y: torch.as_tensor(law.cdf(y)), lambda p: torch.as_tensor(law.ppf(p)), level)
     counts = np.arange(0, 12_000)
     for r in range(2):
         shares = stats.poisson(rates[r].numpy().reshape(3, 1)).cdf(counts).mean(0)

@@ -39,12 +39,7 @@ def test_parameters_and_shapes(build, arguments, count):
 
 
 def test_larger_images():
-    for build, size in (
-        (zoo.alexnet, 64),
-        (zoo.alexnet_dense, 64),
-        (zoo.vgg16, 64),
-        (zoo.resnet18, 40),
-    ):
+    for build, size in ((zoo.alexnet, 64), (zoo.alexnet_dense, 64), (zoo.vgg16, 64), (zoo.resnet18, 40)):
         arguments: dict[str, Any] = {} if build is zoo.resnet18 else {"size": size}
         assert build(classes=3, **arguments).eval()(torch.zeros(1, 3, size, size)).shape == (1, 3)
 
@@ -227,10 +222,10 @@ def test_norms_start_as_the_identity():
 
 def test_wrong_calls():
     net, rng = Net(NETS["dense"][0]), Rng(0)
-    with pytest.raises(InputError, match="2 weight matrices for 2 layers and 1 batch normalisations"):
+    with pytest.raises(InputError, match="expected 2 weight matrices and 1 batch normalisations; got 2"):
         net.output(net.glorot(1, rng, 1), torch.ones(1, 2, 3))
     layers = (*net.glorot(1, rng, 1), *net.unit_norms(1, rng))
-    with pytest.raises(InputError, match="'1': one number a channel"):
+    with pytest.raises(InputError, match="'1': cannot normalise a single value per channel"):
         net.train_forward(layers, torch.ones(1, 1, 3))
     used = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     with pytest.raises(InputError, match="'1.1' shares its weights"):
@@ -278,9 +273,7 @@ def test_images_that_are_not_square():
     """Networks that are called with one size do not take them."""
     module = zoo.build("resnet18", (1, 9, 12), 3, {"width": 2}).eval()
     assert module(torch.zeros(2, 1, 9, 12)).shape == (2, 3)
-    with pytest.raises(
-        InputError, match="9 x 12 pixels; mlp takes square ones, resnet18 and functions without a size all"
-    ):
+    with pytest.raises(InputError, match="9 x 12 pixels, but mlp needs square ones; use --net resnet18"):
         zoo.build("mlp", (1, 9, 12), 3, {})
 
 

@@ -37,7 +37,7 @@ def pair(tmp_path_factory):
 
 
 def test_two_processes_have_the_parameters_of_one(pair):
-    """After 20 steps, of every posterior that learns from batches, and both the same bits."""
+    """After 8 steps, of every posterior that learns from batches, and both the same bits."""
     first, second = (results["every"] for results in pair)
     with parallel.within(World(2, 0, 2)):
         reference = worker.every()

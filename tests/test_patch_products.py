@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from explore.core.patch_products import products
 from explore.core.rng import Rng
 from explore.nets.net import Net
+from explore.nets.slots.convolution import patch_products as products
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -60,18 +60,18 @@ def test_inputs_that_matter_are_seen_in_the_units_of_the_model():
     for t in range(TRIALS):
         known = X[START[t]]
         np.testing.assert_allclose(seen[0].targets[t], (X[:3] + 1 - known.mean(0)) / known.std(0))
-    with pytest.raises(InputError, match=r"inputs come as \[n, 2\], as those of the pool; got \[3, 1\]"):
+    with pytest.raises(InputError, match=r"inputs must have shape \[n, 2\] like the pool; got \[3, 1\]"):
         learner("epig", targets=X[:3, :1])
-    with pytest.raises(InputError, match="no rule of random, max-variance goes by targets, .*; epig does"):
+    with pytest.raises(InputError, match="targets has no effect with random, max-variance. .* such as epig"):
         learner("random", "max-variance", targets=X[:3])
 
 
 @pytest.mark.parametrize(
     ("pending", "message"),
     [
-        ([10], r"points \[10\] are labelled already"),
-        ([0], "held out for testing"),
-        ([5, 5], "named twice"),
+        ([10], r"points \[10\] are not available: they are"),
+        ([0], "are not available: they are already"),
+        ([5, 5], "or repeated"),
         ([P], "points are numbered 0 to 29"),
         ([1.5], "integer type"),
     ],
@@ -80,7 +80,7 @@ def test_points_that_could_not_have_been_handed_out_are_refused(pending, message
     own = learner("random", trials=1)
     with pytest.raises(InputError, match=message):
         own.ask(1, pending)
-    with pytest.raises(InputError, match=r"the points of 2 replicas come as \[2, k\]; got \[2\]"):
+    with pytest.raises(InputError, match=r"must have shape \[2, k\] for 2 replicas; got \[2\]"):
         learner("random").ask(1, [1, 2])
     with pytest.raises(InputError, match="cannot suggest 25 points: only 24 candidates left"):
         own.ask(25, [1, 2])
@@ -88,11 +88,9 @@ def test_points_that_could_not_have_been_handed_out_are_refused(pending, message
 
 def test_a_rule_that_ignores_them_says_so():
     own = learner("max-variance", trials=1)
-    with pytest.warns(
-        RedundancyWarning, match="may be near-duplicates of the 2 pending points, which it ignores; epig does"
-    ):
+    with pytest.warns(RedundancyWarning, match="may be near-duplicates of the 2 pending points. Use epig"):
         own.ask(1, [1, 2])
-    with pytest.warns(RedundancyWarning, match="3 chosen together may be near-duplicates, and .* the 1 pending points"):
+    with pytest.warns(RedundancyWarning, match="near-duplicates of each other or the 1 pending point. Use epig"):
         own.ask(3, [1])
 
 

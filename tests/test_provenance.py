@@ -28,17 +28,14 @@ def test_differences():
     now = before | {"threads": 2, "versions": before["versions"] | {"torch": "9.9"}, "code": "other"}
     torch = before["versions"]["torch"]
     expected = [
-        "threads was 1 and is 2 now; the last digits may change.",
-        f"the run continues under other code: torch was {torch} and is 9.9 now, the files of explore were changed; "
-        "the results may change.",
+        "threads changed from 1 to 2; the last digits may change.",
+        f"the software changed (torch from {torch} to 9.9, edited files of explore); the results may change.",
     ]
     assert differences(before, now) == expected
     graphs = [before | {"graphs": asked} for asked in ("auto", "off")]
-    assert differences(*graphs) == ["graphs was auto and is off now; the last digits may change."]
+    assert differences(*graphs) == ["graphs changed from auto to off; the last digits may change."]
     assert differences(before, graphs[0]) == []  # runs of before it was recorded
     assert history([before, before, now, now]) == expected
     one, two = (before | {"git": {"commit": commit, "changed": False}} for commit in ("aaa", "bbb"))
-    assert differences(one, two) == [
-        "the run continues under other code: commit was aaa and is bbb now; the results may change."
-    ]
-    assert differences(one | {"git": None}, two)[0].startswith("the run continues under other code: commit was None")
+    assert differences(one, two) == ["the software changed (commit from aaa to bbb); the results may change."]
+    assert differences(one | {"git": None}, two)[0].startswith("the software changed (commit from None")

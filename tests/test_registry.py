@@ -56,8 +56,8 @@ def test_an_entry_of_a_table_is_a_plug_in_unless_a_file_is(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("class Mine:\n    pass\n", "my_own.py defines no class MyOwn or function my_own, .*the posterior my-own"),
-        ("from elsewhere import MyOwn\n", "my_own.py defines no class MyOwn"),
+        ("class Mine:\n    pass\n", "my_own.py must define class MyOwn or function my_own for the posterior my-own"),
+        ("from elsewhere import MyOwn\n", "my_own.py must define class MyOwn"),
         ("class MyOwn(\n", "my_own.py is not valid Python: .*line 1"),
     ],
 )

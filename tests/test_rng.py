@@ -11,7 +11,7 @@ from explore.core.rng import STREAMS, Rng
 
 def test_a_device_that_is_not_here_is_refused():
     for device in ("abacus", "cuda:250"):
-        with pytest.raises(InputError, match=f"there is no device '{device}' here; allowed: cpu"):
+        with pytest.raises(InputError, match=f"device '{device}' is not available; allowed: cpu"):
             Rng(0, device)
 
 

@@ -103,5 +103,5 @@ def test_a_learner_in_shards_begins_both_arms_alike():
 
 def test_processes_do_not_share_an_accelerator():
     assert problem.place("cpu", 2) == "cpu in 2 processes" and problem.place("cuda:0", 1) == "cuda:0"
-    with pytest.raises(InputError, match="--jobs shares the work of the processor's cores; leave it out"):
+    with pytest.raises(InputError, match="--jobs needs --device cpu. Leave --jobs out, or pass --device cpu"):
         problem.place("cuda:0", 2)

@@ -172,19 +172,21 @@ def test_a_part_that_is_missing_is_named_where_it_is_needed(lacks, ask):
 @pytest.mark.parametrize("name", ["score", "fisher_root", "sample", "log_prob", "mean", "discrete"])
 def test_without_what_a_fit_needs_there_is_no_posterior(name):
     with pytest.raises(
-        InputError, match=f"the likelihood StudentT has no {name}; explore.nets.protocols.Likelihood says"
+        InputError, match=f"the likelihood StudentT lacks {name}; see explore.nets.protocols.Likelihood"
     ):
         registry.posterior("map", Net(mlp(1, [4], 1)), without(name))
 
 
 def test_targets_are_scaled_only_where_the_likelihood_allows_it():
-    with pytest.raises(InputError, match="the likelihood StudentT has the scaling None; it must be 'affine'"):
+    with pytest.raises(InputError, match="StudentT.scaling is None; it must be 'affine'"):
         registry.posterior("map", Net(mlp(1, [4], 1)), without("scaling"))
     counts = registry.posterior("bbb", Net(mlp(1, [4], 1)), Poisson(), "small", epochs=2)
     splits = compare.split(Dataset("counts", X[:60], np.arange(60.0)[:, None], ("x",), "regression"), 2, Rng(0))
-    with pytest.raises(InputError, match="Poisson takes targets as they are, and these are standardised"):
+    with pytest.raises(InputError, match="Poisson needs raw targets, but these splits are standardised."):
         next(iter(compare.follow(counts, splits, Rng(0))))
-    with pytest.raises(InputError, match="the dynamics model standardises what it predicts, and Poisson takes"):
+    with pytest.raises(
+        InputError, match="the dynamics model standardises its targets; use Gaussian instead of Poisson"
+    ):
         DynamicsSettings(posterior=counts).build(1, 1)
     with pytest.raises(InputError, match=r"Poisson has no scaled_noise\(noise, factor\), which calibration needs"):
         FittedModel.fit(counts, X[:20], np.arange(20.0), calibrate=0.2)
@@ -200,7 +202,9 @@ def test_outputs_that_the_last_layer_does_not_have_are_declared():
             return torch.cat([self.one(x), self.other(x)], 1)
 
     undeclared = registry.posterior("map", Net(Heads()), "gaussian", epochs=2)
-    with pytest.raises(InputError, match=r"the network has 2 outputs, and its last layer 1; say so by Net\(module"):
+    with pytest.raises(
+        InputError, match=r"the network returns 2 outputs, but its last layer has 1; pass outputs=2 to Net"
+    ):
         FittedModel.fit(undeclared, X[:20], SIGNAL[:20])
     declared = registry.posterior("map", Net(Heads(), outputs=2), "gaussian", epochs=2)
     assert FittedModel.fit(declared, X[:20], SIGNAL[:20]).predict(X[:3]).mean.shape == (1, 3, 2)

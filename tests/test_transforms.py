@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm, rankdata
 
 from explore.core.errors import InputError
-from explore.learning.transforms import KINDS, Transform
+from explore.learning.scaling import KINDS, Transform
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -32,7 +32,7 @@ def test_normal_scores():
 
 
 def test_what_is_refused():
-    with pytest.raises(InputError, match="a target of 0 has no logarithm"):
+    with pytest.raises(InputError, match="a target of 0 has no logarithm. Use the"):
         Transform("log").apply(np.array([[1.0], [0.0]]))
-    with pytest.raises(InputError, match="is no transform of targets"):
+    with pytest.raises(InputError, match="is not a valid target transform"):
         Transform.from_json({"kind": "rank", "knots": [[1]], "scores": [[1, 2]]})

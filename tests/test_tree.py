@@ -64,7 +64,7 @@ def test_restore_refuses_what_does_not_fit():
     for wrong, message in (
         (missing, "inner.a"),
         (saved | {"more": torch.zeros(1)}, "more"),
-        (saved | {"table.x": torch.zeros(5, 3)}, r"table.x is \[5, 3\], expected \[2, 3\]"),
+        (saved | {"table.x": torch.zeros(5, 3)}, r"table.x has shape \[5, 3\]; expected \[2, 3\]"),
     ):
         with pytest.raises(InputError, match=message):
             tree.restore(example(), wrong)

@@ -9,12 +9,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 @click.command("active", short_help="Simulate active learning, and compare it with random choice.")
 @options.data
 @click.option("--id", "id_column", type=COLUMN, help="Column of FILE that names the points; not a feature.")
-@click.option(
-    "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="A name from `explore list posteriors`."
-)
-@click.option(
-    "--acquisition", default="epig", type=NAMES, metavar="NAME", help="A name from `explore list acquisitions`."
-)
+@click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
+@click.option("--acquisition", default="epig", type=NAMES, metavar="NAME", help="From `explore list acquisitions`.")
 @click.option(
     "--targets", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
     help="Table of target inputs, with the columns of --data.  [default: the pool]",
@@ -23,10 +19,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 @click.option("--rounds", type=POSITIVE, default=10, help="Number of fits; points are labelled between fits.")
 @click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")
 @click.option("--acquire", type=POSITIVE, default=1, help="Points labelled after each fit.")
-@click.option(
-    "--test-size", type=POSITIVE, show_default=False,
-    help="Points held out for testing in each trial.  [default: 100; for images 1000]",
-)  # fmt: skip
+@click.option("--test-size", type=POSITIVE, help="Test points of each trial.  [default: 100; for images 1000]")
 @click.option("--pool", type=POSITIVE, metavar="N", help="Choose among N random points.  [default: all candidates]")
 @click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
 @click.option("--seed", type=SEED, default=0, help="Random seed.")
@@ -39,7 +32,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
     help="Points whose mean and standard deviation scale the inputs of a table.  [default: labelled]",
 )  # fmt: skip
 @options.jobs
-@options.run
+@options.samples
+@options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
     """Simulate pool-based active learning on labelled data, and compare it with random choice.
@@ -54,8 +48,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore active --resume runs/active-boston-noisy-kfac-epig
     explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # in total, even if finished
     """  # noqa: D301
-    options.check_empty(ctx)
-    extend = options.longer(ctx, ("rounds",))
-    from explore.cli import run  # which imports torch
-
-    run.run("active", values | {"extend": extend})
+    options.run(ctx, values, ("rounds",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ class Experiment:
     Attributes:
         arms: names of the acquisitions, the chosen one first.
         history: metrics [rounds, R] by name, and `labels` [rounds].
-        seconds: duration of the rounds; the others are those of `explore.cli.run.Experiment`.
+        seconds: duration of the rounds; see also `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -44,8 +43,8 @@ class Experiment:
         wanted, pool = s.acquire * (s.rounds - 1), split.pool[:, : s.pool]
         if wanted > pool.shape[1]:
             raise InputError(
-                f"{s.rounds} rounds label {wanted} points, but the pool of {self.dataset.name} has "
-                f"{pool.shape[1]}; take fewer rounds, or fewer points a round"
+                f"{s.rounds} rounds need {wanted} points, but the pool of {self.dataset.name} has only "
+                f"{pool.shape[1]}. Reduce --rounds or --acquire."
             )
         self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))
         self.posterior = self._posterior(s.initial)
@@ -77,10 +76,7 @@ class Experiment:
         self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
         marked = tables.apostrophes("selected.csv", self.dataset.ids)
         self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ()), *marked]))
-        every: list[Any] = [problem.for_rows(s, s.initial + s.acquire * i)[0] for i in range(s.rounds)]
-        epochs = (settings.get("epochs", self.posterior.epochs) for settings in every)
-        self._epochs = list(accumulate(epochs, initial=0))  # of the first 0, 1, 2, ... rounds together
-        self.total, self.done = self._epochs[-1], self._epochs[self.rounds]
+        self.total, self.done = s.rounds, float(self.rounds)
 
     def _posterior(self, labels: int) -> Predictive:
         """Return the posterior for a number of labels."""
@@ -93,7 +89,7 @@ class Experiment:
         return len(self.history["labels"]) if self.history else 0
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         return f"round {min(self.rounds + 1, self.settings.rounds)}/{self.settings.rounds}"
 
     def warnings(self) -> Iterator[str]:
@@ -119,7 +115,7 @@ class Experiment:
                         self.history[name] = torch.cat([*past, value.cpu().unsqueeze(0)])
                     self.seconds = time.monotonic() - start
                 else:
-                    self.done = self._epochs[self.rounds] + event.epoch
+                    self.done = self.rounds + event.epoch / event.epochs
                 emit(event)
 
     @property
@@ -130,7 +126,7 @@ class Experiment:
         names = Names(self.dataset.features, self.settings.target, self.dataset.classes)
         return Saved(names, replicas, models, self._schema)
 
-    def where(self, saved: Mapping[str, Any]) -> str:
+    def progress(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['history']['labels']) if saved['history'] else 0} of {self.settings.rounds} rounds"
 
     def state_dict(self) -> dict[str, Any]:

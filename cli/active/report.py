@@ -1,103 +1,189 @@
-"""The report on a finished experiment: tables, a verdict, a JSON object, a picture."""
+"""Results of `explore active`: the files of a run, the result in the terminal, the page of a report.
+
+metrics.jsonl and TensorBoard: a series an arm, a step a number of labels; means over trials, and standard errors of
+test metrics. results.csv: a line for each round, arm and trial, with every test metric and whether the fit went well
+(`alive`). selected.csv: a line for each labelled point, best first (`order`), with its score; `index` counts the
+examples of the data set from 0. Of a user's file, `line` is where the point begins in it, unpacked, and `id` its cell
+in the column of --id, behind an apostrophe where a spreadsheet program would take it for a formula. Lines, rounds and
+trials count from 1. model.pt: the posteriors of the last round, of all arms and trials.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
 
+from explore import data
 from explore.cli.active.experiment import Experiment
-from explore.cli.console import Table
 from explore.cli.display import literal
-from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
-from explore.cli.report.drawing import band, panels, save, whole
-from explore.cli.run import Report
+from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, unit
+from explore.cli.report import drawing
+from explore.cli.report.drawing import Lines
+from explore.cli.report.page import Section, cells, save
+from explore.cli.report.session import Opened, readable
+from explore.cli.start import Report, file_name
 from explore.core.errors import curvature_note
+from explore.data import Dataset, texts
 from explore.learning import saved
-from explore.runs.record import plain
+from explore.learning.fit import Epoch
+from explore.learning.learner import Round
+from explore.runs.record import Run, plain
+from explore.runs.recorded import flat
 
 FIGURE = "learning_curve.png"
+NESTED = {"posterior_settings": "posterior", "likelihood_settings": "likelihood", "acquisition_settings": "acquisition"}
+CONTROL = "random"
 FEW = 5  # trials below which their standard error is itself a guess
 
 
+def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int | None:
+    """Write a finished round, or the start (None); return the number of labels, the step of a checkpoint."""
+    posterior, trials = experiment.settings.posterior, experiment.settings.trials
+    series = {arm: file_name(posterior, arm) for arm in experiment.arms}
+    if event is None:
+        decisive = "test/error" if experiment.dataset.classes else "test/rmse"
+        for arm in experiment.arms:
+            settings = flat(experiment.settings, NESTED) | {"acquisition": arm}
+            run.hparams(series[arm], settings, [decisive, "test/log_likelihood"])
+    if not isinstance(event, Round):
+        return None
+    results = _results(experiment, event)
+    for i, arm in enumerate(experiment.arms):
+        run.scalars(series[arm], event.labels, _scalars(event, results, slice(i * trials, (i + 1) * trials)))
+    rows: list[Any] = results.to_dict("records")
+    run.rows("results.csv", rows)
+    run.rows("selected.csv", list(_selected(experiment.dataset, event, rows)))
+    if event.choice is None:
+        saved.write(run.folder, experiment.saved)
+    return event.labels
+
+
+def _results(experiment: Experiment, event: Round) -> pd.DataFrame:
+    """Return the rows of results.csv for a round: one for each arm and trial."""
+    arms, trials = experiment.arms, experiment.settings.trials
+    replicas = {"arm": np.repeat(arms, trials), "trial": np.tile(range(1, trials + 1), len(arms))}
+    metrics = {name: values.tolist() for name, values in event.metrics.items()}
+    alive = {"alive": event.state.common.alive.tolist()}
+    return pd.DataFrame({"round": event.round, "labels": event.labels} | replicas | metrics | alive)
+
+
+def _scalars(event: Round, results: pd.DataFrame, arm: slice) -> dict[str, float]:
+    """Return the scalars of an arm: means over trials, with standard errors of the test metrics."""
+    scalars: dict[str, float] = {"labels": event.labels}
+    for name in event.metrics:
+        mean, se = estimate(results[name][arm])
+        test = {f"test/{name}": mean, f"test/{name}_se": se}
+        scalars |= {"uncertainty/epistemic_mean": mean} if name == "epistemic" else test
+    scalars |= {f"train/{name}": estimate(values[arm]).mean for name, values in event.info.items()}
+    if event.choice is not None:
+        scores = event.choice.scores[arm].double()
+        scalars |= {"acq/score_max": float(scores.max()), "acq/score_mean": float(scores.mean())}
+    return scalars
+
+
+def _selected(dataset: Dataset, event: Round, results: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of selected.csv for a round: the points that each replica chose."""
+    if event.choice is None:
+        return
+    chosen = event.choice.indices.tolist(), event.choice.scores.tolist()
+    for row, *choice in zip(results, *chosen, strict=True):
+        replica = {key: row[key] for key in ("arm", "trial", "round")}
+        for order, (index, score) in enumerate(zip(*choice, strict=True), 1):
+            point = {"order": order, "index": index}
+            point |= {"line": dataset.lines[index]} if dataset.lines else {}
+            point |= {"id": texts.neutralised(dataset.ids[index])} if dataset.ids else {}
+            yield replica | point | {"score": score}
+
+
+def curves(results: pd.DataFrame, metric: str) -> dict[str, pd.DataFrame]:
+    """Return a metric by arm: a row for each number of labels, a column for each trial.
+
+    `difference` is the chosen rule's minus the control's.
+    """
+    groups = results.groupby("arm", sort=False)
+    arms = {str(arm): rows.pivot(index="labels", columns="trial", values=metric) for arm, rows in groups}
+    rule, *control = arms.values()
+    return arms | ({"difference": rule - control[0]} if control else {})
+
+
+def area(curve: pd.DataFrame) -> Estimate:
+    """Estimate the area under a learning curve, as a mean over rounds."""
+    return estimate(torch.tensor(curve.to_numpy()).mean(0))
+
+
+def last(curve: pd.DataFrame) -> Estimate:
+    """Estimate the metric at the last number of labels."""
+    return estimate(curve.iloc[-1])
+
+
+def table(lines: Lines) -> pd.DataFrame:
+    """Return means with standard errors: a row for each number of labels and one for the area, a column a curve."""
+    places = decimals(np.concatenate([curve.to_numpy().ravel() for curve in lines.values()]))
+    rows: dict[str, dict[str, str]] = {}
+    for labels in sorted({labels for curve in lines.values() for labels in curve.index}):
+        at = {label: estimate(curve.loc[labels]) for label, curve in lines.items() if labels in curve.index}
+        rows[str(labels)] = {label: value.text(places) for label, value in at.items()}
+    if len(rows) > 1:
+        rows["mean"] = {label: area(curve).text(places) for label, curve in lines.items()}
+    return pd.DataFrame([{"labels": labels} | row for labels, row in rows.items()]).fillna("")
+
+
+def figure(metrics: Mapping[str, Lines], **size: Any) -> Figure:
+    """Draw a panel for each metric."""
+    titles = {TITLES[metric] + unit(metric): lines for metric, lines in metrics.items()}
+    return drawing.curves(titles, "labelled points", ("o-", "s--"), **size)
+
+
 def report(experiment: Experiment, folder: Path) -> Report:
-    """Make the report, and draw the picture into the folder."""
-    plot(experiment, folder / FIGURE)
-    parts = list(failures(experiment)), list(tables(experiment)), summary(experiment, folder)
-    return Report(*parts, verdict=verdict(experiment), facts=[("model", saved.location(folder))], figure=FIGURE)
+    """Return the result, and draw the figure into the folder."""
+    results, s = pd.read_csv(folder / "results.csv"), experiment.settings
+    arms = {metric: curves(results, metric) for metric in metrics([results])}
+    numbers = spread(s.trials, "trial")
+    drawn = figure({metric: {arm: every[arm] for arm in experiment.arms} for metric, every in arms.items()}, height=4)
+    drawn.suptitle(literal(f"{experiment.dataset.name}, {s.posterior}: {numbers}"), fontsize=11)
+    save(drawn, folder / FIGURE)
+    named = {"posterior": s.posterior, "acquisition": s.acquisition, "trials": s.trials}
+    end = {"seconds": round(experiment.seconds, 3), "run": str(folder)}
+    return Report(
+        list(failures(experiment, results)),
+        [(f"{TITLES[metric]}{unit(metric)}, {numbers}", table(every)) for metric, every in arms.items()],
+        plain(named | summary(arms) | end), verdict(arms), [("model", saved.location(folder))], FIGURE,
+    )  # fmt: skip
 
 
-def metrics(experiment: Experiment) -> list[str]:
-    """Return the metrics to show, the decisive one first."""
-    return [name for name in TITLES if name in experiment.history]
-
-
-def curves(experiment: Experiment, metric: str) -> dict[str, Tensor]:
-    """Return values [rounds, T] by arm; `difference` is the chosen rule's minus the control's."""
-    values = experiment.history[metric].double().unflatten(1, (len(experiment.arms), -1))  # [rounds, arms, T]
-    arms = dict(zip(experiment.arms, values.unbind(1), strict=True))
-    return arms | ({"difference": values[:, 0] - values[:, 1]} if len(experiment.arms) == 2 else {})
-
-
-def area(values: Tensor) -> Estimate:
-    """Return the area under a learning curve [rounds, T], as a mean over rounds."""
-    return estimate(values.mean(0))
-
-
-def spread(experiment: Experiment) -> str:
-    """Return the legend of the numbers in a table or plot."""
-    trials = experiment.settings.trials
-    return f"mean ± s.e. over {trials} trials" if trials > 1 else "one trial"
-
-
-def tables(experiment: Experiment) -> Iterator[tuple[str, Table]]:
-    """Yield a title and a table for each metric, by number of labels."""
-    for metric in metrics(experiment):
-        arms, places = curves(experiment, metric), decimals(experiment.history[metric])
-        table = Table("labels", *arms)
-        for column in table.columns:
-            column.justify = "right"
-        for labels, *row in zip(experiment.history["labels"].tolist(), *arms.values(), strict=True):
-            table.add_row(str(labels), *(estimate(values).text(places) for values in row))
-        if table.row_count > 1:
-            table.add_row("mean", *(area(values).text(places) for values in arms.values()))
-        yield f"{TITLES[metric]}{unit(metric)}, {spread(experiment)}", table
-
-
-def verdict(experiment: Experiment) -> str:
+def verdict(arms: Mapping[str, Lines]) -> str:
     """Return whether the rule beat random, by the area under the learning curve."""
-    metric, arm = metrics(experiment)[0], experiment.arms[0]
-    if len(experiment.arms) < 2:
-        return "No control arm: nothing is said about whether the rule helps."
-    difference = curves(experiment, metric)["difference"]
-    d, last = area(difference), estimate(difference[-1])
-    places, labels = decimals(experiment.history[metric]), experiment.history["labels"].tolist()
-    mean = f"{d.text(places)} in the mean over the learning curve, and by " if len(labels) > 1 else ""
-    facts = f"{TITLES[metric]} differs by {mean}{last.text(places)} at {labels[-1]} labels"
+    metric, (arm, *control) = next(iter(arms.items()))
+    if not control:
+        return "No comparison with random choice: the run has no control arm."
+    difference, trials = arms[metric]["difference"], arms[metric]["difference"].shape[1]
+    places = decimals(np.stack([arms[metric][name].to_numpy() for name in (arm, control[0])]))
+    d, labels = area(difference), difference.index
+    mean = f"{d.text(places)} on average over the learning curve, and by " if len(labels) > 1 else ""
+    facts = f"{TITLES[metric]} differs by {mean}{last(difference).text(places)} at {labels[-1]} labels"
     if not d.mean < 0:
         return f"Warning: {arm} is not better than random: {facts}."
     if math.isnan(d.se):
-        return f"{arm} did better than random in the one trial: {facts}; more trials would tell whether by chance."
-    beat = (
-        "beat random by more than 2 s.e."
-        if d.mean < -2 * d.se
-        else "did better than random, but by no more than 2 s.e."
-    )
-    trials = experiment.settings.trials
-    few = f" Of {trials} trials that says little; give --trials 10 or more." if trials < FEW else ""
+        return f"{arm} beat random in a single trial: {facts}. Use --trials 10 or more to rule out chance."
+    beat = "beat random by more than 2 s.e." if d.mean < -2 * d.se else "beat random, but by no more than 2 s.e."
+    few = f" {trials} trials are few; use --trials 10 or more." if trials < FEW else ""
     return f"{arm} {beat}: {facts}.{few}"
 
 
-def failures(experiment: Experiment) -> Iterator[str]:
+def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
     """Yield a sentence for every fit that failed, and for prior variances at a bound in the last round."""
-    history, trials = experiment.history, experiment.settings.trials
-    for i, r in (~history["alive"]).nonzero().tolist():
-        where = f"Trial {r % trials + 1}, arm {experiment.arms[r // trials]}"
-        yield f"{where}: the fit on {int(history['labels'][i])} labels failed and was stopped where it stood."
-    notes = []
+    for row in results[~results.alive].itertuples():
+        where = f"Trial {row.trial}, arm {row.arm}"
+        yield f"{where}: the fit on {row.labels} labels diverged and was stopped."
+    notes, history = [], experiment.history
     if (shares := history.get("initial_curvature_share")) is not None:
         notes.append(curvature_note(shares[-1][history["alive"][-1]].tolist()))
     learned = {name: past[-1] for name, past in history.items() if name.startswith("prior_variance")}
@@ -105,35 +191,90 @@ def failures(experiment: Experiment) -> Iterator[str]:
     yield from (f"Last round: {note}" for note in notes if note)
 
 
-def summary(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    """Return the result at the last number of labels, as JSON can hold it (null: unknown).
+def summary(arms: Mapping[str, Lines]) -> dict[str, Any]:
+    """Return the result at the last number of labels.
 
     `active` is the chosen acquisition and `random` the control; `paired_difference` is active minus random, trial by
     trial, of `rmse` (of `error` for classification), and `paired_auc_difference` its mean over rounds, the area under
     the learning curve; null without a control.
     """
-    settings = experiment.settings
-    result: dict[str, Any] = {name: getattr(settings, name) for name in ("posterior", "acquisition", "trials")}
-    for metric in metrics(experiment):
-        arms = list(curves(experiment, metric).values())[: len(experiment.arms)]
-        result[metric] = dict(zip(("active", "random"), (estimate(v[-1])._asdict() for v in arms), strict=False))
-    difference = curves(experiment, metrics(experiment)[0]).get("difference")
-    result["paired_difference"] = None if difference is None else estimate(difference[-1])._asdict()
-    result["paired_auc_difference"] = None if difference is None else area(difference)._asdict()
-    return plain(result | {"seconds": round(experiment.seconds, 3), "run": str(folder)})
+    values: dict[str, Any] = {
+        metric: {role: last(curve)._asdict() for role, curve in zip(("active", "random"), every.values(), strict=False)}
+        for metric, every in arms.items()
+    }
+    difference = next(iter(arms.values())).get("difference")
+    for name, measure in {"paired_difference": last, "paired_auc_difference": area}.items():
+        values[name] = None if difference is None else measure(difference)._asdict()
+    return values
 
 
-def plot(experiment: Experiment, path: Path) -> None:
-    """Draw learning curves with a band of one standard error, one panel a metric."""
-    shown, labels = metrics(experiment), experiment.history["labels"].tolist()
-    figure, every = panels(len(shown), columns=len(shown), height=4)
-    for axes, metric in zip(every, shown, strict=True):
-        arms = curves(experiment, metric)
-        for arm, style in zip(experiment.arms, ("o-", "s--"), strict=False):
-            band(axes, labels, arms[arm].numpy(), arm, style)
-        axes.set(xlabel="labelled points", ylabel=TITLES[metric] + unit(metric))
-        whole(axes)
-    every[0].legend()
-    posterior = experiment.settings.posterior
-    figure.suptitle(literal(f"{experiment.dataset.name}, {posterior}: {spread(experiment)}"), fontsize=11)
-    save(figure, path)
+def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+    """Yield the sections of all runs."""
+    results = {run: run.table("results.csv") for run in runs}
+    failed = sum(int((~rows.alive).sum()) for rows in results.values())
+    arms: dict[str, dict[str, pd.DataFrame]] = {metric: {} for metric in metrics(results.values())}
+    differences: dict[str, dict[str, pd.DataFrame]] = {metric: {} for metric in arms}
+    for metric, (run, rows) in itertools.product(arms, results.items()):
+        rule, *control = every = curves(rows, metric)
+        if control:
+            differences[metric][f"{run.prefix}{rule} - {CONTROL}"] = every.pop("difference")
+        arms[metric] |= {run.prefix + arm: curve for arm, curve in every.items()}
+    warnings = [f"{failed} fits diverged and were stopped."] if failed else []
+    note = "Mean over trials ± one standard error. Test points are never labelled."
+    yield Section("Learning curves", figure(arms), [note], warnings, **cells(_joined(arms)))
+    if any(differences.values()):
+        drawn = figure(differences)
+        for axes in drawn.axes:
+            axes.axhline(0, color="black", linewidth=1)
+        note = "Paired by trial, from the same start. An error below 0 means that the rule beat random labelling."
+        yield Section("Difference from random labelling", drawn, [note], **cells(_joined(differences)))
+    sets, missing = readable(runs, "data", lambda run: run.settings.load())
+    yield from missing
+    selected = {run: run.table("selected.csv") for run in runs if run.sizes.get("selected.csv")}
+    if shown := {run: table for run, table in selected.items() if run.name in sets}:
+        yield _chosen(shown, sets)
+    note = "Held-out points of all trials{first}, predicted by the fits of the last round."
+    yield from drawing.held_out(runs, sets, lambda count, settings: _split(count, settings).test, note)
+    if selected:
+        yield _best_scores(selected)
+
+
+def _joined(metrics: Mapping[str, Lines]) -> pd.DataFrame:
+    """Return the tables of all metrics side by side."""
+    tables = [table(lines).set_index("labels").add_prefix(f"{TITLES[metric]}: ") for metric, lines in metrics.items()]
+    return pd.concat(tables, axis=1).reset_index()
+
+
+def _split(count: int, settings: Any) -> data.PoolSplit:
+    """Return the points of each trial."""
+    return data.pool_splits(count, settings.trials, settings.initial, settings.test_size, settings.seed)
+
+
+def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]) -> Section:
+    """Map the points of each run, and those that the first trial chose."""
+    drawn, every = drawing.panels(len(selected))
+    for axes, (run, rows) in zip(every, selected.items(), strict=True):
+        rule = run.config["acquisition"]
+        chosen = rows[(rows.arm == rule) & (rows.trial == 1)]
+        x, shares = drawing.components(sets[run.name].x)
+        start = _split(len(x), run.settings).labelled[0]
+        drawing.map_of(axes, x, start.tolist(), chosen["index"].tolist(), chosen["round"].tolist())
+        axes.set(title=literal(f"{run.name}: {rule}, trial 1"))
+        axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
+    every[0].legend(fontsize="small")
+    note = "First two principal components of the standardised features. Grey: all points of the data."
+    return Section("Chosen points by round", drawn, [note])
+
+
+def _best_scores(selected: Mapping[Opened, pd.DataFrame]) -> Section:
+    """Draw the best score of each round."""
+    lines = {
+        run.prefix + str(arm): rows.pivot_table(index="round", columns="trial", values="score", aggfunc="max")
+        for run, table in selected.items()
+        for arm, rows in table.groupby("arm", sort=False)
+        if arm != CONTROL
+    }
+    drawn = drawing.curves({"best acquisition score": lines}, "round", ("o-",), width=6)
+    return Section(
+        "Best score by round", drawn, ["Best acquisition score of each round: the gain that the rule still expects."]
+    )

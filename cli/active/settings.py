@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from explore import registry
-from explore.cli import parameters, problem
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
 from explore.inference import presets
-from explore.nets import custom
+from explore.nets import zoo
+from explore.runs.recorded import Values, check_unchanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,12 @@ class Settings(problem.Problem):
         if self.targets is None:
             return None
         if schema is None:
-            raise InputError("--targets belongs to --data; a data set by name has no other inputs")
+            raise InputError("--targets applies to --data only. Leave it out for a built-in data set")
         try:
             matrix = schema.apply(cells_of(self.targets, self.decimal, self.sheet, strict=False))
         except (OSError, ImportError) as error:  # no file, no library for its format
             raise InputError(str(error)) from error
-        if self.targets_digest not in (None, _digest(matrix)):
-            raise InputError(f"the inputs in {self.targets} have changed since the run began; restore them to continue")
+        check_unchanged(f"the inputs in {self.targets}", self.targets_digest, _digest(matrix))
         return matrix
 
 
@@ -68,15 +67,17 @@ TEST, TEST_IMAGES = 100, 1000  # points held out
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Make settings of command-line options."""
-    common = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
+    common, _ = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
     if common.net and options["hidden"]:
-        raise InputError("--hidden belongs to tables; -p net.KEY=VALUE sets the network for images")
+        raise InputError("--hidden applies to tables only. For images use --net and -p net.KEY=VALUE")
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
-    texts = parameters.split(options["parameters"], prefixes, epochs=options["epochs"])
+    texts = problem.split(options["parameters"], prefixes, epochs=options["epochs"])
     if common.net:
-        common = replace(common, net_settings=custom.settings(common.net, texts["net"]))
+        common = replace(common, net_settings=zoo.settings(common.net, texts["net"]))
     if common.net and options["standardise"]:
-        raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
+        raise InputError(
+            "--standardise applies to tables only. Images are always scaled with the moments of the pool. Leave it out"
+        )
     asked = options["posterior"], texts[""], options["preset"]
     posterior = problem.configured(*asked, "pool of images" if common.net else "table")
     by_rows = posterior.preset == presets.BY_ROWS  # each round has its own defaults
@@ -86,9 +87,9 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     own_noise = presets.noise_for(posterior.preset) if common.task == "regression" else {}
     settings = Settings(
         **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
-        posterior_settings=posterior.settings if by_rows else parameters.complete(posterior.make, posterior.settings),
-        acquisition_settings=parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
-        likelihood_settings=scatter if by_rows else parameters.complete(noise, own_noise | scatter),
+        posterior_settings=posterior.settings if by_rows else registry.complete(posterior.make, posterior.settings),
+        acquisition_settings=registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
+        likelihood_settings=scatter if by_rows else registry.complete(noise, own_noise | scatter),
         test_size=options["test_size"] or (TEST_IMAGES if common.net else TEST),
         standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
         targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,

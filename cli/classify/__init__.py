@@ -6,7 +6,7 @@ from explore.cli import options
 from explore.cli.options import NAMES, POSITIVE, SEED
 
 
-@click.command("classify", short_help="Train a posterior on images, and test it on others.")
+@click.command("classify", short_help="Train a posterior on images and evaluate it on test images.")
 @click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list images`.  [default: mnist]")
 @click.option(
     "--images", type=click.Path(exists=True), metavar="PATH",
@@ -27,14 +27,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 )  # fmt: skip
 @click.option("--amp", is_flag=True, help="Mixed precision: matrix products and convolutions in bfloat16.")
 @click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
-@click.option(
-    "--preset", type=NAMES, metavar="NAME",
-    help="Settings: image, default, plain or a paper's.  [default: image, if the posterior has it]",
-)  # fmt: skip
-@click.option(
-    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-    help="A setting of the posterior, or net.KEY=VALUE; repeatable.",
-)  # fmt: skip
+@options.model_of("the posterior, or net.KEY=VALUE", "image, if any")
 @click.option("--epochs", type=POSITIVE, help="Passes over the training images.  [default: the preset's]")
 @click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs of learning-rate warm-up.")
 @click.option(
@@ -63,7 +56,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
-    """Train a posterior over the weights of an image network, and test its probabilities.
+    """Train a posterior over the weights of an image network, and evaluate the predicted class probabilities.
 
     Report test error, log-likelihood, Brier score, calibration error (15 bins), and the detection of
     out-of-distribution images. The run folder keeps the model, for `explore predict`, and all test probabilities.
@@ -74,8 +67,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore classify --images photos --size 64 --net resnet18 -p net.width=32
     explore classify --resume runs/classify-mnist-lenet5-vogn
     """  # noqa: D301
-    options.check_empty(ctx)
-    options.longer(ctx)
-    from explore.cli import run  # which imports torch
-
-    run.run("classify", values)
+    options.run(ctx, values)

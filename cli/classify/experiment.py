@@ -21,8 +21,7 @@ from explore.images.base import ImageFiles
 from explore.inference.predict import Predictor
 from explore.learning import classification
 from explore.learning.classification import Classified, Measured, Task
-from explore.learning.feed import ImageFeed
-from explore.learning.fit import Epoch, batches
+from explore.learning.fit import Epoch, ImageFeed, batches
 from explore.learning.model import FittedModel
 from explore.learning.pool import Scales
 from explore.learning.saved import Names, Saved
@@ -39,7 +38,7 @@ class Finished(NamedTuple):
     alive: bool  # whether the fit succeeded
     seconds: float  # of the fit alone
     epoch_seconds: float  # the median of an epoch
-    initial_curvature_share: float = 0.0  # how much of the posterior's curvature is still its start
+    initial_curvature_share: float = 0.0  # share of the posterior's curvature that is still its initial value
 
 
 Event = Epoch | Measured | Finished | None  # None: the fit begins, or goes on
@@ -51,7 +50,7 @@ class Experiment:
     Attributes:
         finished: the results.
         index: places of the test images among all test images, or among training ones with --validate.
-        saved: the fitted posterior; see also `explore.cli.run.Experiment`.
+        saved: the fitted posterior; see also `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -87,15 +86,21 @@ class Experiment:
 
     def _split(self, images: Images) -> None:
         """Divide the images into training and test images."""
-        s, (train, test) = self.settings, _parts(len(images.x), self.settings)
-        self._tested = "test" if test is None else "validation"
+        s, count = self.settings, len(images.x)
+        order, held = Rng(s.seed).stream("split").permutation(1, count)[0], round(s.validation * count)
+        if s.validation and not held:
+            raise InputError(
+                f"--validate {s.validation:g} of {count} training images selects none. Pass a larger share"
+            )
+        self._tested = "validation" if held else "test"
+        train = _first(order[held:], "train", s.train)
         parts = (part if isinstance(part, ImageFiles) else self.rng.tensor(part) for part in (images.x, images.test_x))
         (x, test_x), (y, test_y) = parts, map(self.rng.tensor, (images.y, images.test_y))
-        if test is not None:
-            test_x, test_y = _of(x, test), y[test]
-        self.index = torch.arange(len(test_y)) if test is None else test
+        self.index = order[:held].sort().values if held else torch.arange(len(test_y))
+        if held:
+            test_x, test_y = _of(x, self.index), y[self.index]
         if s.test is not None:
-            chosen = _some(len(test_y), s.test, s.seed)
+            chosen = _first(Rng(s.seed).stream("split", 1).permutation(1, len(test_y))[0], "test", s.test)
             test_x, test_y, self.index = _of(test_x, chosen), test_y[chosen], self.index[chosen]
         self.task = Task(
             self._feed(_of(x, train), self.rng.stream("fit"), s.augment or "none"), y[train].unsqueeze(0),
@@ -113,17 +118,16 @@ class Experiment:
         rest = sum((batch.stop - batch.start) % world.parts for batch in slices)
         if not rest:
             return ""
-        parts = counted(world.processes, "part")
-        return f"Each epoch leaves {rest} of {count} images out, whose batches do not divide into {parts}."
+        parts = f"{world.processes} processes"
+        return f"Each epoch skips {rest} of {count} images, because batches are not divisible by {parts}."
 
     def _load_ood(self) -> str:
         """Load out-of-distribution images, and describe how they were converted."""
         try:
-            images, converted = self.settings.load_ood(self.shape)
+            images, converted, settings = self.settings.load_ood(self.shape)
             if images is not None:
                 parallel.share(len(images))
-            self.settings = self.settings.with_ood(images)
-            self._ood = images
+            self.settings, self._ood = settings, images
         except InputError as error:
             if self.settings.ood != PAIRS.get(self.settings.dataset or ""):  # it was asked for
                 raise
@@ -135,18 +139,18 @@ class Experiment:
         s = self.settings
         if s.augment != "none":
             worth = self.posterior.stands_for(1)
-            each = f"; each counts for {worth:g}" if worth != 1 else ""
-            yield f"Training images are augmented: {s.augment}{each}."
+            each = f"; each counts as {worth:g} examples" if worth != 1 else ""
+            yield f"Augmentation of training images: {s.augment}{each}."
         yield from notes
         for part, labels in (("training", self.task.y[0]), (self._tested, self.task.test_y)):
             counts = labels.bincount(minlength=len(self.classes)).tolist()
             if absent := [name for name, count in zip(self.classes, counts, strict=True) if not count]:
-                yield f"No {part} image is of {listed(absent, 10)}."
+                yield f"Classes without a {part} image: {listed(absent, 10)}."
         if self.posterior.net.norms and getattr(self.posterior, "batch_norm", "") == "frozen":
             norms = counted(len(self.posterior.net.norms), "batch normalisation")
-            yield f"Scales and shifts of {norms} stay 1 and 0; -p batch_norm=adam trains them."
+            yield f"The scale and shift of {norms} stay fixed at 1 and 0. Use -p batch_norm=adam to train them."
         if s.stream:
-            yield "Images stay in their files, and are decoded when they are needed."
+            yield "Images are read from their files during training."
 
     @property
     def done(self) -> int:
@@ -154,12 +158,12 @@ class Experiment:
         return len(self._seconds)
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         return self.settings.posterior
 
     def warnings(self) -> Iterator[str]:
         if self._missing:
-            yield f"there is no out-of-distribution test on {self.settings.ood}: {self._missing}"
+            yield f"skipped the out-of-distribution test on {self.settings.ood}: {self._missing}"
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
         if self.finished:
@@ -188,10 +192,10 @@ class Experiment:
                 self.posterior, last.state, self.settings.samples, self.rng.stream("test", last.epoch)
             )
             ood = classification.classify(predictor, self._feed(self.rng.tensor(self._ood), self.rng))
-        alive = bool(last.state.common.alive.all() & last.found.probabilities.isfinite().all())
+        alive = bool(last.state.common.alive.all() & last.tested.probabilities.isfinite().all())
         share = float(self.posterior.initial_curvature_share(last.state))
         seconds = sum(self._seconds), float(np.median(self._seconds))
-        return Finished(last.scalars, last.found, ood, alive, *seconds, share)
+        return Finished(last.scalars, last.tested, ood, alive, *seconds, share)
 
     def _to_save(self, last: Measured) -> Saved:
         scales = Scales(self.scale, UNSCALED)
@@ -200,7 +204,7 @@ class Experiment:
         )
         return Saved(Names((), ("class",), self.classes), ({},), {self.settings.posterior: model})
 
-    def where(self, saved: Mapping[str, Any]) -> str:
+    def progress(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['seconds'])} of {self.total} epochs"
 
     def state_dict(self) -> dict[str, Any]:
@@ -223,31 +227,12 @@ class Experiment:
             self.finished = Finished(**entry)
 
 
-def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:
-    """Return the training images to train on, and those to validate on instead of the test images."""
-    order = Rng(settings.seed).stream("split").permutation(1, count)[0]
-    held = round(settings.validation * count)
-    if settings.validation and not held:
-        raise InputError(
-            f"--validate {settings.validation:g} of {count} training images leaves none; take a larger share"
-        )
-    rest = order[held:]
-    if settings.train is not None:
-        _check("train", settings.train, len(rest))
-        rest = rest[: settings.train]
-    return rest.sort().values, order[:held].sort().values if held else None
-
-
-def _some(count: int, wanted: int, seed: int) -> Tensor:
-    """Return sorted indices of random test images."""
-    _check("test", wanted, count)
-    return Rng(seed).stream("split", 1).permutation(1, count)[0, :wanted].sort().values
+def _first(order: Tensor, option: str, wanted: int | None) -> Tensor:
+    """Return the first of shuffled indices, sorted; all of them if no number is wanted."""
+    if wanted is not None and wanted > len(order):
+        raise InputError(f"--{option} is {wanted}, but only {counted(len(order), 'image')} can be used to {option}")
+    return order[:wanted].sort().values
 
 
 def _of(x: Tensor | ImageFiles, points: Tensor) -> Tensor | ImageFiles:
     return x.part(points) if isinstance(x, ImageFiles) else x[points]
-
-
-def _check(option: str, wanted: int, count: int) -> None:
-    if wanted > count:
-        raise InputError(f"--{option} is {wanted}, but there are {count} images to {option} on")

@@ -1,79 +1,112 @@
-"""The result of a fit to images: a table, a JSON object, a reliability diagram."""
+"""Results of `explore classify`: the files of a run, the result in the terminal, the page of a report.
+
+metrics.jsonl and TensorBoard: one series, a step an epoch; a last line has the detection of out-of-distribution images.
+results.csv: one row, after the last epoch. probabilities.npz: `Tested`, of which `information` is in nats and `index`
+counts the test images (with --validate, the training images); of out-of-distribution images `other_probabilities` and
+`other_information`; and the id of the `run`. model.pt: the posterior.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+import torch
 from matplotlib.figure import Figure
+from sklearn.metrics import confusion_matrix
 
-from explore.cli.classify.experiment import Experiment, Finished
-from explore.cli.console import Table
+from explore.cli.classify.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
-from explore.cli.report.drawing import panels, reliability, save
-from explore.cli.run import Report
-from explore.core.errors import curvature_note
+from explore.cli.report import drawing
+from explore.cli.report.drawing import HeldOut, panels
+from explore.cli.report.page import Section, cells, save
+from explore.cli.report.session import Opened, readable
+from explore.cli.start import Report, file_name
+from explore.core import files
+from explore.core.errors import InputError, counted, curvature_note
 from explore.learning import classification, saved
-from explore.learning.classification import Classified
-from explore.learning.compare import confidence_bins
-from explore.runs.record import plain
+from explore.learning.classification import Classified, Measured
+from explore.runs.record import Run, plain
+from explore.runs.recorded import flat, run_id
 
 METRICS = {
-    "error": "error rate", "log_likelihood": "log-likelihood, nats an image", "brier": "Brier score",
+    "error": "error rate", "log_likelihood": "log-likelihood, nats per image", "brier": "Brier score",
     "calibration_error": "calibration error, 15 bins", "auroc_entropy": "AUROC of entropy",
     "auroc_information": "AUROC of mutual information",
 }  # fmt: skip
 FIGURE = "reliability.png"
 SCORES = {"entropy": "entropy of the prediction, nats", "information": "mutual information of class and weights, nats"}
 IDLE = 0.9  # from this part of the errors of a guess on, hardly anything was learnt
+DRAWN = 30  # classes at most whose confusions are drawn
+PAIRS = 20  # of classes, in the table of confusions
+SHOWN = 8  # images in a row
 
 
-def report(experiment: Experiment, folder: Path) -> Report:
-    """Return the result, and draw the pictures into the folder."""
-    finished, s = experiment.finished, experiment.settings
-    assert finished is not None
-    values = metrics(finished)
-    drawn = {f"{name}.png": figure for name, figure in pictures(experiment, finished).items()}
-    for file, figure in drawn.items():
-        save(figure, folder / file)
-    part = "validation" if s.validation else "test"
-    table = Table("metric", part)
-    table.columns[1].justify = "right"
-    for name, title in METRICS.items():
-        if name in values:
-            against = f", against {_ood_name(experiment)}" if name.startswith("auroc") else ""
-            table.add_row(title + against, _text(values[name]))
-    facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.location(folder))]
-    facts += [("figure", str(folder / file)) for file in drawn if file != FIGURE]
-    verdict = (
-        f"{s.posterior} on {s.net}: {100 * values['error']:.2f} % of the {part} "
-        f"images of {experiment.name} are wrong, log-likelihood {_text(values['log_likelihood'])}."
-    )
-    title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
-    failures = _failures(experiment, finished, values["error"])
-    return Report(failures, [(title, table)], summary(experiment, values, folder), verdict, facts, FIGURE)
+class Tested(NamedTuple):
+    """Predictions for the test images, and for out-of-distribution images."""
+
+    y: np.ndarray  # [P]
+    places: np.ndarray  # [P] among the test images, with --validate among the training images
+    classes: tuple[str, ...]
+    images: Classified
+    ood: Classified | None
+    names: tuple[str, str]  # of the test images, and of the out-of-distribution images
+
+    @property
+    def probabilities(self) -> HeldOut:
+        """The classes [P] with their probabilities [P, C]."""
+        return HeldOut(self.y, self.images.probabilities.double().cpu().numpy())
+
+    def figures(self, posterior: str) -> dict[str, Figure]:
+        """Draw the reliability, and the uncertainties if there are out-of-distribution images."""
+        figure = drawing.calibration({posterior: self.probabilities}, "").figure
+        assert figure is not None
+        figure.axes[0].set_title(literal(self.names[0]))
+        return {"reliability": figure} | ({} if self.ood is None else {"others": uncertainties(self, self.ood)})
 
 
-def _failures(experiment: Experiment, finished: Finished, error: float) -> list[str]:
-    if not finished.alive:
-        return ["the fit failed and was stopped where it stood."]
-    failures = []
-    y = experiment.task.test_y
-    most = y.bincount().max().item() / len(y)
-    if error > IDLE * (1 - most):
-        failures.append(
-            f"hardly anything was learnt: the most frequent class alone would be wrong on {100 * (1 - most):.2f} %; "
-            "take more --epochs, smaller batches (-p batch_size=32), another step (-p lr=...) or another posterior."
-        )
-    if note := curvature_note([finished.initial_curvature_share]):
-        failures.append(note)
-    return failures
+def write(run: Run, experiment: Experiment, event: Event) -> int | None:
+    """Write an event. The step of a checkpoint is an epoch."""
+    s = experiment.settings
+    series = file_name(s.posterior)
+    match event:
+        case None:
+            settings = flat(s, {"posterior_settings": "posterior", "net_settings": "net"})
+            run.hparams(series, settings, ["test/error", "test/log_likelihood", "test/calibration_error"])
+        case Measured():
+            run.scalars(series, event.epoch, event.scalars)
+            return event.epoch if event.epoch < experiment.total else None
+        case Finished():
+            _finish(run, experiment, event, series)
+            return experiment.total
+    return None
 
 
-def _text(value: float) -> str:
-    """Format a metric with four decimals; a diverged fit may have dozens of digits."""
-    return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}}"
+def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -> None:
+    tested, row = _tested(experiment, finished), _results(experiment, finished)
+    arrays: dict[str, Any] = {"y": tested.y, "index": tested.places, "classes": np.array(tested.classes)}
+    for kind, images in (("", tested.images), ("other_", tested.ood)):
+        if images:
+            arrays[f"{kind}probabilities"] = images.probabilities.cpu().numpy()
+            arrays[f"{kind}information"] = images.information.cpu().numpy()
+    with files.replacing(run.folder / saved.PROBABILITIES) as draft, open(draft, "wb") as file:
+        np.savez_compressed(file, **arrays, run=np.array(run_id(run.folder)))
+    run.rows("results.csv", [row])
+    if detection := {f"test/{name}": value for name, value in row.items() if name.startswith("auroc")}:
+        run.scalars(series, experiment.total, detection)
+    for name, figure in tested.figures(experiment.settings.posterior).items():
+        run.image(series, experiment.total, f"figures/{name}", figure)
+    assert experiment.saved is not None
+    saved.write(run.folder, experiment.saved)
+
+
+def _tested(experiment: Experiment, finished: Finished) -> Tested:
+    y, places = experiment.task.test_y.cpu().numpy(), experiment.index.cpu().numpy()
+    names = experiment.name, Path(str(experiment.settings.ood)).name
+    return Tested(y, places, tuple(experiment.classes), finished.tested, finished.ood, names)
 
 
 def metrics(finished: Finished) -> dict[str, float]:
@@ -86,32 +119,74 @@ def metrics(finished: Finished) -> dict[str, float]:
     return values
 
 
-def pictures(experiment: Experiment, finished: Finished) -> dict[str, Figure]:
-    """Draw the reliability diagram, and the uncertainties of out-of-distribution images if there are any, by name."""
-    y = experiment.task.test_y.to(finished.tested.probabilities.device)
-    bins = confidence_bins(finished.tested.probabilities[None], y[None])
-    expected, observed, weight = (t[0].cpu().numpy() for t in bins)
-    figure, (axes,) = panels(1, width=4.2, height=4)
-    axes.bar(
-        (0.5 + np.arange(len(weight))) / len(weight), weight, 1 / len(weight), color="C0", alpha=0.2, label="share"
+def _results(experiment: Experiment, finished: Finished) -> dict[str, Any]:
+    """Return the row of results.csv."""
+    s = experiment.settings
+    return {
+        "posterior": s.posterior, "net": s.net, "epochs": experiment.total, **metrics(finished),
+        "alive": finished.alive, "seconds": round(finished.seconds, 3),
+        "epoch_seconds": round(finished.epoch_seconds, 3),
+    }  # fmt: skip
+
+
+def report(experiment: Experiment, folder: Path) -> Report:
+    """Return the result, and draw the figures into the folder."""
+    finished, s = experiment.finished, experiment.settings
+    assert finished is not None
+    values, tested = metrics(finished), _tested(experiment, finished)
+    figures = {f"{name}.png": figure for name, figure in tested.figures(s.posterior).items()}
+    for file, figure in figures.items():
+        save(figure, folder / file)
+    part = "validation" if s.validation else "test"
+    against = {name: f", against {tested.names[1]}" for name in values if name.startswith("auroc")}
+    rows = [(title + against.get(m, ""), _text(values[m])) for m, title in METRICS.items() if m in values]
+    facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.location(folder))]
+    facts += [("figure", str(folder / file)) for file in figures if file != FIGURE]
+    verdict = (
+        f"{s.posterior} on {s.net}: {100 * values['error']:.2f} % of the {part} "
+        f"images of {experiment.name} are wrong, log-likelihood {_text(values['log_likelihood'])}."
     )
-    reliability(axes, {experiment.settings.posterior: (expected[weight > 0], observed[weight > 0])})
-    axes.set(xlabel="confidence", ylabel="accuracy", title=literal(experiment.name))
-    axes.legend(fontsize="x-small", loc="upper left")
-    if finished.ood is None:
-        return {"reliability": figure}
-    names = (experiment.name, _ood_name(experiment))
-    return {"reliability": figure, "others": uncertainties(finished.tested, finished.ood, names)}
+    summary = {
+        "dataset": experiment.name, "net": s.net, "posterior": s.posterior, "epochs": experiment.total,
+        "test": values, "validation": s.validation, "ood": s.ood if finished.ood else None,
+        "alive": finished.alive, "seconds": round(finished.seconds, 3),
+        "epoch_seconds": round(finished.epoch_seconds, 3), "run": str(folder),
+    }  # fmt: skip
+    title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
+    tables = [(title, pd.DataFrame(rows, columns=["metric", part]))]
+    return Report(_failures(experiment, finished, values["error"]), tables, plain(summary), verdict, facts, FIGURE)
 
 
-def uncertainties(tested: Classified, ood: Classified, names: tuple[str, str]) -> Figure:
-    """Draw the histograms of both uncertainties for the test images and for the others, of these names."""
+def _failures(experiment: Experiment, finished: Finished, error: float) -> list[str]:
+    if not finished.alive:
+        return ["the fit diverged and was stopped."]
+    failures = []
+    y = experiment.task.test_y
+    most = y.bincount().max().item() / len(y)
+    if error > IDLE * (1 - most):
+        failures.append(
+            f"the model learnt almost nothing: always predicting the most frequent class has an error of "
+            f"{100 * (1 - most):.2f} %. Try more --epochs, smaller batches (-p batch_size=32), another learning rate "
+            "(-p lr=...) or another posterior."
+        )
+    if note := curvature_note([finished.initial_curvature_share]):
+        failures.append(note)
+    return failures
+
+
+def _text(value: float) -> str:
+    """Format a metric with four decimals; a diverged fit may have dozens of digits."""
+    return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}}"
+
+
+def uncertainties(tested: Tested, ood: Classified) -> Figure:
+    """Draw the histograms of both uncertainties for the test images and for out-of-distribution images."""
     figure, every = panels(2, width=4, height=3.4)
     for axes, score in zip(every, SCORES, strict=True):
-        values = [getattr(images, score) for images in (tested, ood)]
+        values = [getattr(images, score) for images in (tested.images, ood)]
         both = [v[v.isfinite()].double().cpu().numpy() for v in values]  # a fit that diverged has others
         bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41).tolist()
-        for part, name in zip(both, names, strict=True):
+        for part, name in zip(both, tested.names, strict=True):
             share = np.full(len(part), 1 / max(1, len(part)))
             axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=literal(name))
         axes.set(xlabel=SCORES[score], ylabel="share of the images")
@@ -120,19 +195,104 @@ def uncertainties(tested: Classified, ood: Classified, names: tuple[str, str]) -
     return figure
 
 
-def _ood_name(experiment: Experiment) -> str:
-    return Path(str(experiment.settings.ood)).name
+def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+    """Yield the sections of all runs."""
+    results, missing = readable(runs, "results", lambda run: run.table("results.csv").iloc[-1])
+    if results:
+        yield _scores(results)
+    yield drawing.learning_curves(runs, {m: title for m, title in METRICS.items() if not m.startswith("auroc")})
+    done = [run for run in runs if run.name in results]
+    predictions, damaged = readable(done, "results", read)
+    yield from (*missing, *damaged)
+    if predictions:
+        yield drawing.calibration({name: t.probabilities for name, t in predictions.items()}, "All test images.")
+    for run in runs:
+        if run.name in predictions:
+            for section in _of_run(run, predictions[run.name]):
+                yield section._replace(title=run.prefix + section.title)
 
 
-def summary(experiment: Experiment, values: dict[str, float], folder: Path) -> dict[str, Any]:
-    """Return the results as JSON can hold them (null: unknown)."""
-    s, finished = experiment.settings, experiment.finished
-    assert finished is not None
-    return plain(
-        {
-            "dataset": experiment.name, "net": s.net, "posterior": s.posterior, "epochs": experiment.total,
-            "test": values, "validation": s.validation, "ood": s.ood if finished.ood else None,
-            "alive": finished.alive, "seconds": round(finished.seconds, 3),
-            "epoch_seconds": round(finished.epoch_seconds, 3), "run": str(folder),
-        }
-    )  # fmt: skip
+def read(run: Opened) -> Tested:
+    """Read the probabilities of a run, if they are intact and the run's."""
+    arrays = saved.probabilities(run.folder)
+    try:
+        y, index, classes = arrays["y"], arrays["index"], tuple(map(str, arrays["classes"]))
+        kinds = [
+            Classified(torch.from_numpy(arrays[f"{kind}probabilities"]), torch.full((0,), torch.nan), information)
+            for kind in ("", "other_")
+            if (information := torch.from_numpy(arrays.get(f"{kind}information", np.empty(0)))).numel()
+        ]
+        fits = kinds[0].probabilities.shape == (len(y), len(classes)) and index.shape == y.shape
+        if not (fits and 0 <= y.min() <= y.max() < len(classes)):
+            raise ValueError("its arrays have inconsistent shapes")
+    except (ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{run.folder / saved.PROBABILITIES} is missing or damaged ({error})") from error
+    names = (Path(run.config["dataset"] or run.config["images"]).name, Path(str(run.config["ood"])).name)
+    return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None, names)
+
+
+def _scores(results: Mapping[str, pd.Series]) -> Section:
+    rows = []
+    for name, row in results.items():
+        rows.append({"run": name, "posterior": str(row.posterior), "network": row.net, "epochs": str(row.epochs)})
+        rows[-1] |= {title: _text(row[metric]) for metric, title in METRICS.items() if metric in row}
+        rows[-1]["seconds per epoch"] = f"{row.epoch_seconds:.3g}"
+    failed = [name for name, row in results.items() if not row.alive]
+    warnings = [f"The fit of {name} diverged and was stopped." for name in failed]
+    return Section("Scores", warnings=warnings, **cells(pd.DataFrame(rows).fillna("")))
+
+
+def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
+    yield _confusions(tested)
+    if tested.ood is not None:
+        note = "Share of images by uncertainty. Out-of-distribution images should be more uncertain."
+        yield Section("Out-of-distribution images", uncertainties(tested, tested.ood), [note])
+    images, missing = readable([run], "images", lambda run: run.settings.load()[0])
+    yield from missing
+    for loaded in images.values():
+        yield from _pictures(loaded.x if run.config["validation"] else loaded.test_x, tested)
+
+
+def _confusions(tested: Tested) -> Section:
+    """Count each pair of true and predicted class."""
+    names = tested.classes
+    counts = confusion_matrix(tested.y, tested.probabilities.mean.argmax(1), labels=range(len(names)))
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    wrong = pd.Series((counts * ~np.eye(len(names), dtype=bool)).ravel())
+    most = wrong[wrong > 0].sort_values(kind="stable", ascending=False).head(PAIRS)
+    pairs = [divmod(pair, len(names)) for pair in most.index.tolist()]
+    rows = [[names[t], names[c], str(counts[t, c]), f"{shares[t, c]:.3g}"] for t, c in pairs]
+    notes = [f"{int(wrong.sum())} of {counted(len(tested.y), 'image')} misclassified."]
+    header = ("class", "predicted as", "images", "share of the class")
+    if len(names) > DRAWN:
+        notes.append(f"No plot: {len(names)} classes are too many (at most {DRAWN}).")
+        return Section("Confusions", None, notes, header=header, rows=rows)
+    side = 2.5 + 0.28 * len(names)
+    figure, (axes,) = panels(1, width=side + 1, height=side)
+    axes.grid(visible=False)
+    image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
+    axes.set_xticks(range(len(names)), [literal(name) for name in names], rotation=90, fontsize="small")
+    axes.set_yticks(range(len(names)), [literal(name) for name in names], fontsize="small")
+    axes.set(xlabel="predicted as", ylabel="class")
+    figure.colorbar(image, ax=axes, label="share of the class")
+    return Section("Confusions", figure, notes, header=header, rows=rows)
+
+
+def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
+    """Show the images with the most confident errors, and the most uncertain ones."""
+    p, entropy = tested.probabilities.mean, tested.images.entropy.double().numpy()
+    table = pd.DataFrame({"true": tested.y, "called": p.argmax(1), "confidence": p.max(1), "entropy": entropy})
+    errors = table[table.true != table.called].nlargest(SHOWN, "confidence")
+    uncertain = table.nlargest(SHOWN, "entropy")
+    for title, shown in {"Most confident errors": errors, "Most uncertain images": uncertain}.items():
+        if shown.empty:
+            continue
+        figure, every = panels(SHOWN, columns=SHOWN, width=1.3, height=1.8)
+        for axes in every:
+            axes.set_axis_off()
+        pixels = x[tested.places[shown.index]].transpose(0, 2, 3, 1)
+        for axes, row, image in zip(every, shown.to_dict("records"), pixels, strict=False):
+            axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
+            names = [literal(tested.classes[c][:14]) for c in (row["true"], row["called"])]
+            axes.set_title(f"{names[0]}\nas {names[1]}: {row['confidence']:.2f}", fontsize=7)
+        yield Section(title, figure, ["Titles: true class, predicted class and its probability."])

@@ -11,17 +11,17 @@ from typing import Any, Literal
 import numpy as np
 
 from explore import registry
-from explore.cli import parameters, problem
-from explore.cli.parameters import Values
-from explore.core.errors import InputError, one_of
+from explore.cli import problem
+from explore.core.errors import InputError
 from explore.execution import parallel
 from explore.images import Images, load, read_inputs
 from explore.images import read as read_images
 from explore.images.base import ImageFiles
 from explore.inference.base import Predictive
 from explore.learning import build, classification
-from explore.learning.feed import Augmentation
-from explore.nets import custom
+from explore.learning.fit import Augmentation
+from explore.nets import zoo
+from explore.runs.recorded import Values, check_unchanged
 
 WORTH = 10.0  # images that an augmented one counts for, as in VOGN's paper on CIFAR-10
 # Options that are settings as they stand.
@@ -66,25 +66,26 @@ class Settings:
         if self.images:
             images = read_images(Path(self.images), self.size, self.grey, self.stream)
         else:
-            images = _by_name(self.dataset or "", "; your own are given by --images PATH")
+            images = load(self.dataset or "")
         if not len(images.test_x) and not self.validation:
-            raise InputError(f"{images.name} has no images for testing; --validate 0.2 holds a fifth of the others out")
+            raise InputError(
+                f"{images.name} has no test images. Use --validate 0.2 to hold out a fifth of the training images"
+            )
         whole = fingerprint(images)
-        if self.fingerprint not in (None, whole):
-            raise InputError(f"the images of {images.name} have changed since the run began; restore them to continue")
+        check_unchanged(f"the images of {images.name}", self.fingerprint, whole)
         augment: Any = self.augment or images.augmentation
         settings = dict(self.posterior_settings)
         if "augmentation" not in settings:
             settings |= self._augmentation(augment != "none")
-        outputs = custom.outputs(self.net, images.shape, len(images.classes), self.net_settings)
-        custom.check_known(self.net, outputs, self.outputs)
+        outputs = zoo.outputs(self.net, images.shape, len(images.classes), self.net_settings)
+        zoo.check_known(self.net, outputs, self.outputs)
         return images, replace(
             self, fingerprint=whole, augment=augment, stream=isinstance(images.x, ImageFiles),
             outputs=outputs if self.outputs is None else self.outputs, posterior_settings=settings,
         )  # fmt: skip
 
     def _augmentation(self, augmented: bool) -> Values:
-        """Return each image's weight under augmentation, if the posterior has it: the preset's, or `WORTH`."""
+        """Return the `augmentation` setting (from the preset, else `WORTH`), or {} for posteriors without it."""
         make = registry.find("posteriors", self.posterior)
         if "augmentation" not in registry.settings_of(make):
             return {}
@@ -96,29 +97,28 @@ class Settings:
         """Make the posterior on a network for images of a shape (channels, height, width)."""
         return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
-    def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str]:
-        """Load out-of-distribution images, uint8 [Q, channels, height, width], with a note on skipped ones."""
+    def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, Settings]:
+        """Load out-of-distribution images, uint8 [Q, channels, height, width], unless they have changed.
+
+        Also return a note on skipped ones, and the settings with their fingerprint.
+        """
         if self.ood is None:
-            return None, ""
+            return None, "", self
         if Path(self.ood).is_absolute():
             if not Path(self.ood).exists():
-                raise InputError(f"--ood: there is no {self.ood} any more; restore it to continue")
-            inputs = read_inputs(Path(self.ood), shape)
-            return inputs.x, f"Out-of-distribution images: {inputs.note}" if inputs.note else ""
-        images = _by_name(self.ood, "; --ood takes an image, a folder of them and an .npz file with x, too, or none")
-        if images.shape != shape:
-            raise InputError(
-                f"images of {self.ood} are {list(images.shape)}, those of the run {list(shape)}; take a set of that "
-                "shape, or a folder of images, which are scaled to it"
-            )
-        return np.asarray(images.test_x), ""
-
-    def with_ood(self, x: np.ndarray | None) -> Settings:
-        """Add the fingerprint of out-of-distribution images, unless they have changed since the run began."""
-        digest = None if x is None else hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
-        if self.ood_fingerprint not in (None, digest):
-            raise InputError(f"the images of {self.ood} have changed since the run began; restore them to continue")
-        return replace(self, ood_fingerprint=digest)
+                raise InputError(f"--ood {self.ood} no longer exists. Restore it to continue")
+            x, note = (inputs := read_inputs(Path(self.ood), shape)).x, inputs.note
+        else:
+            images = load(self.ood)
+            if images.shape != shape:
+                raise InputError(
+                    f"images of {self.ood} have shape {list(images.shape)}, but the run expects {list(shape)}. "
+                    "Pass --ood with a set of that shape, or with a folder of images, which are rescaled"
+                )
+            x, note = np.asarray(images.test_x), ""
+        digest = hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
+        check_unchanged(f"the images of {self.ood}", self.ood_fingerprint, digest)
+        return x, f"Out-of-distribution images: {note}" if note else "", replace(self, ood_fingerprint=digest)
 
 
 def fingerprint(images: Images) -> str:
@@ -132,13 +132,6 @@ def fingerprint(images: Images) -> str:
     return whole.hexdigest()
 
 
-def _by_name(name: str, alternatives: str) -> Images:
-    """Load a set by its name; for an unknown name the message adds the alternatives."""
-    if ":" not in name and registry.hyphened(name) not in (listed := registry.names("images")):
-        raise one_of("set of images", name, listed, alternatives)
-    return load(name)
-
-
 def _place(ood: str | None) -> str | None:
     """Return the name of a set, or else the absolute path of a file or folder."""
     if ood is None or ood == "none":
@@ -150,10 +143,10 @@ def _place(ood: str | None) -> str | None:
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options."""
     if options["images"] and options["dataset"]:
-        raise InputError("give --dataset or --images, not both")
+        raise InputError("--dataset and --images exclude each other. Pass only one of them")
     if not options["images"] and (options["size"] or options["grey"] or options["stream"] is not None):
-        raise InputError("--size, --grey and --stream belong to --images, not to --dataset")
-    texts = parameters.split(options["parameters"], ("", "net"), epochs=options["epochs"])
+        raise InputError("--size, --grey and --stream apply to --images only. Leave them out with --dataset")
+    texts = problem.split(options["parameters"], ("", "net"), epochs=options["epochs"])
     posterior = problem.configured(options["posterior"], texts[""], options["preset"], "images")
     settings = dict(registry.complete(posterior.make, posterior.settings))
     if "augmentation" not in texts[""]:
@@ -164,7 +157,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     return Settings(
         **{name: options[name] for name in PLAIN}, dataset=dataset, net=net, ood=_place(ood),
         images=str(Path(options["images"]).resolve()) if options["images"] else None,
-        net_settings=custom.settings(net, texts["net"]),
+        net_settings=zoo.settings(net, texts["net"]),
         posterior=posterior.name, preset=posterior.preset, posterior_settings=settings,
         validation=options["validate"] or 0.0, processes=parallel.world().processes,
     )  # fmt: skip

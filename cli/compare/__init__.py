@@ -13,16 +13,9 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 )
 @click.option("--splits", type=TRIALS, default=5, help="Number of standard 90/10 splits.")
 @click.option("--seed", type=SEED, default=0, help="Random seed (not of the splits).")
-@click.option(
-    "--preset",
-    type=NAMES,
-    metavar="NAME",
-    help="Settings: default, plain, vime, image or a paper's.  [default: by the number of rows]",
+@options.model_of(
+    "all posteriors that have it, POSTERIOR.KEY=VALUE for one, or likelihood.KEY=VALUE", "by the number of rows"
 )
-@click.option(
-    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-    help="A setting of all posteriors that have it, POSTERIOR.KEY=VALUE for one, or likelihood.KEY=VALUE; repeatable.",
-)  # fmt: skip
 @click.option("--hidden", default="50", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
 @click.option("--epochs", type=POSITIVE, help="Passes over the training examples.  [default: each preset's]")
 @click.option(
@@ -40,7 +33,8 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 )  # fmt: skip
 @click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems, if there is no grid.")
 @options.jobs
-@options.run
+@options.samples
+@options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
     """Train posteriors on the same splits of a data set, and compare them.
@@ -53,8 +47,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore compare --posterior noisy-kfac --grid lr=0.01,0.03 --grid beta=0.01,0.1 --validate 0.2
     explore compare --resume runs/compare-boston
     """  # noqa: D301
-    options.check_empty(ctx)
-    options.longer(ctx)
-    from explore.cli import run  # which imports torch
-
-    run.run("compare", values)
+    options.run(ctx, values)

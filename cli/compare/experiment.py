@@ -53,7 +53,7 @@ class Experiment:
         posteriors: by name, in their order.
         groups: their names, together where they are candidates that one fit takes.
         finished: the results of those that are done.
-        saved: the posterior that was fitted last, to be saved; see also `explore.cli.run.Experiment`.
+        saved: the posterior that was fitted last, to be saved; see also `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -108,11 +108,11 @@ class Experiment:
 
     @property
     def current(self) -> list[str]:
-        """The posteriors that come next, or go on."""
+        """Posteriors of the first unfinished group."""
         return next((group for group in self.groups if group[0] not in self.finished), [])
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         names = self.current
         return f"{self.settings.posteriors[names[0]].name}, {len(names)} candidates" if names[1:] else "".join(names)
 
@@ -126,7 +126,7 @@ class Experiment:
         for name, column, k in zip(self.dataset.features, self.dataset.x.T, constant, strict=True):
             if k and np.ptp(column):
                 parts = f"training part of {k} of {self.settings.splits} splits"
-                yield f"{shown(name)} is constant in the {parts}, and ignored there"
+                yield f"{shown(name)} is constant in the {parts} and ignored there"
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
         while names := self.current:
@@ -160,7 +160,7 @@ class Experiment:
                 self.saved = self._to_save(name, measured.state, measured.scalars.get(FACTOR))
                 emit((name, self.finished[name]))
 
-    def where(self, saved: Mapping[str, Any]) -> str:
+    def progress(self, saved: Mapping[str, Any]) -> str:
         done, epochs = saved["finished"], self._epochs(saved["finished"], saved["saved"])
         return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
 

@@ -1,146 +1,196 @@
-"""The result of a comparison: tables, failures, a JSON object, pictures."""
+"""Results of `explore compare`: the files of a run, the result in the terminal, the page of a report.
+
+metrics.jsonl and TensorBoard: a series a posterior, all with the same tags but for the variances of a prior that is
+learned; a step is an epoch, a value the mean over splits. results.csv: a row a posterior and split, after the last
+epoch, without those variances, with the seconds of the posterior's fit on all splits together, and whether the fit on
+this split succeeded (`alive`). Posteriors stand in the order in which they finished, splits count from 1. model.pt:
+all finished posteriors, of all splits.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from explore.cli.compare.experiment import Experiment, Finished
-from explore.cli.console import Table
+from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
-from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
-from explore.cli.report.drawing import panels, reliability, save
-from explore.cli.run import Report
+from explore.cli.estimate import SIGN, clipped, decimals, estimate, metrics, spread, title, unit
+from explore.cli.report import drawing
+from explore.cli.report.drawing import panels, reliability
+from explore.cli.report.page import Section, cells, save
+from explore.cli.report.session import Opened, readable
+from explore.cli.start import Report, file_name
 from explore.core.errors import curvature_note, listed
+from explore.data import uci_splits
 from explore.learning import saved
-from explore.learning.compare import OWN
+from explore.learning.compare import OWN, Measured
 from explore.learning.saved import LIKELIHOOD
-from explore.runs.record import plain
+from explore.runs.record import Run, plain
 
 WORSE = 1.1  # times the error of the training targets' mean: from here on a fit has learnt nothing, or diverged
 BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}
+BOUND = "bound, nats per training point"
+Results = Mapping[str, pd.DataFrame]  # by posterior: the rows of results.csv, by split
+
+
+def write(run: Run, comparison: Experiment, event: Event) -> int | None:
+    """Write an event. The step of a checkpoint is an epoch, which restarts at 0 for the next posterior."""
+    match event:
+        case name, None:
+            decisive = "test/error" if comparison.dataset.classes else "test/rmse"
+            every: dict[str, Any] = {}
+            for other in reversed(comparison.posteriors):  # columns in the order of the first posterior
+                every = _settings(comparison, other) | every
+            tags = [decisive, "test/log_likelihood", "test/calibration_error", "train/elbo"]
+            run.hparams(file_name(name), _settings(comparison, name), tags, every)
+        case name, Measured() as measured:
+            means = {tag: float(value.double().mean()) for tag, value in measured.scalars.items()}
+            run.scalars(file_name(name), measured.epoch, means)
+            last = measured.epoch == comparison.posteriors[name].epochs
+            return measured.epoch if comparison.ends_group(name) and not last else None
+        case name, Finished() as finished:
+            finish(run, comparison, name, finished)
+            assert comparison.saved is not None
+            saved.write(run.folder, comparison.saved, more=True)
+            return 0 if comparison.ends_group(name) else None
+    return None
+
+
+def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
+    """Write the results of a posterior."""
+    epochs, splits = comparison.posteriors[name].epochs, range(1, comparison.settings.splits + 1)
+    values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not tag.startswith(OWN)}
+    rows = {"posterior": name, "split": splits, "epochs": epochs} | values
+    rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
+    records: list[Any] = pd.DataFrame(rows).to_dict("records")
+    run.rows("results.csv", records)
+    for picture in PICTURES:
+        if (figure := plot(picture, {name: fitted})) is not None:
+            run.image(file_name(name), epochs, f"figures/{picture}", figure)
+
+
+def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
+    """Return the settings of a posterior; those that all posteriors share are in config.json."""
+    s = comparison.settings
+    candidate = s.posteriors[name]
+    noise = {f"likelihood.{key}": value for key, value in s.noise(name).items()}
+    net = {"dataset": comparison.dataset.name, "hidden": list(s.hidden)}
+    return {"posterior": candidate.name, "preset": candidate.preset} | dict(candidate.settings) | net | noise
+
+
+def by_posterior(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the rows of results.csv by posterior."""
+    return {str(name): rows.set_index("split") for name, rows in table.groupby("posterior", sort=False)}
+
+
+def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series]]:
+    """Return the posterior with the best mean, and the values of each one minus those of the best, split by split."""
+    means = {name: SIGN[metric] * estimate(rows[metric]).mean for name, rows in results.items()}
+    winner = min(means, key=lambda name: means[name] if math.isfinite(means[name]) else math.inf)
+    best = results[winner][metric]
+    paired = {name: rows[metric].align(best, join="inner") for name, rows in results.items()}
+    return winner, {name: values - reference for name, (values, reference) in paired.items()}
+
+
+def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
+    """Return a table for each metric: means and differences from the best by posterior, and columns of other metrics.
+
+    The table of the log-likelihood includes the bound, the other one the seconds of all splits.
+    """
+    every = {}
+    for metric in metrics(results.values()):
+        winner, apart = differences(results, metric)
+        places = decimals(pd.concat([rows[metric] for rows in results.values()]))
+        columns = {
+            "posterior": list(results),
+            title(metric, validation): [estimate(rows[metric]).text(places) for rows in results.values()],
+            "minus the best": ["best" if name == winner else estimate(v).text(places) for name, v in apart.items()],
+        }
+        means = pd.DataFrame({name: rows.mean(numeric_only=True) for name, rows in results.items()}).T
+        if metric != "log_likelihood":
+            columns["seconds"] = [f"{seconds:.1f}" for seconds in means.seconds]
+        elif "bound" in means:
+            beside = "coverage_95" if "coverage_95" in means else "calibration_error"
+            columns[BESIDE[beside]] = [f"{value:.3f}" for value in means[beside]]
+            columns[BOUND] = ["no density" if math.isnan(bound) else f"{bound:.3f}" for bound in means.bound]
+        every[metric] = pd.DataFrame(columns)
+    return every
 
 
 def report(comparison: Experiment, folder: Path) -> Report:
-    """Return the result, and draw the pictures into the folder."""
+    """Return the result, and draw the figures into the folder."""
     for picture in PICTURES:
         if (figure := plot(picture, comparison.finished)) is not None:
             save(figure, folder / f"{picture}.png")
+    finished, s = by_posterior(pd.read_csv(folder / "results.csv")), comparison.settings
+    results = {name: finished[name] for name in comparison.posteriors}
+    named = {
+        f"{title(metric, s.validation > 0)}{unit(metric)}, {spread(s.splits, 'split')}": table
+        for metric, table in tables(results, s.validation > 0).items()
+    }
     return Report(
-        list(failures(comparison)), list(tables(comparison)), summary(comparison, folder),
-        "\n".join(verdicts(comparison)), [("model", saved.location(folder))],
+        list(failures(comparison, results)), list(named.items()), summary(comparison, results, folder),
+        "\n".join(verdicts(comparison, results)), [("model", saved.location(folder))],
     )  # fmt: skip
 
 
-def values(comparison: Experiment, metric: str) -> dict[str, Tensor]:
-    """Return the metric on each split, [R], by posterior."""
-    return {name: f.scalars[f"test/{metric}"].double() for name, f in comparison.finished.items()}
-
-
-def metrics(comparison: Experiment) -> tuple[str, str]:
-    """Return the metrics to show, the decisive one first."""
-    return "error" if comparison.dataset.classes else "rmse", "log_likelihood"
-
-
-def best(metric: str, means: dict[str, float]) -> str:
-    """Return the name of the best mean; a mean that is not finite is never the best."""
-    return min(means, key=lambda name: SIGN[metric] * means[name] if math.isfinite(means[name]) else math.inf)
-
-
-def differences(comparison: Experiment, metric: str) -> tuple[str, dict[str, Tensor]]:
-    """Return the best posterior, and for each one its values minus those of the best, split by split."""
-    each = values(comparison, metric)
-    winner = best(metric, {name: float(v.mean()) for name, v in each.items()})
-    return winner, {name: v - each[winner] for name, v in each.items()}
-
-
-def tables(comparison: Experiment) -> Iterator[tuple[str, Table]]:
-    """Yield a title and a table for each metric, a row a posterior; log-likelihood includes the bound."""
-    splits, validation = comparison.settings.splits, comparison.settings.validation > 0
-    spread = f"mean ± s.e. over {splits} splits" if splits > 1 else "one split"
-    decisive, _ = metrics(comparison)
-    for metric in metrics(comparison):
-        each, (winner, apart) = values(comparison, metric), differences(comparison, metric)
-        beside = "calibration_error" if comparison.dataset.classes else "coverage_95"
-        further = ["seconds"] if metric == decisive else [BESIDE[beside], "bound, nats per training point"]
-        table = Table("posterior", title(metric, validation), "minus the best", *further)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        places = decimals(torch.cat(list(each.values())))
-        for name, v in each.items():
-            finished = comparison.finished[name]
-            cells = [f"{finished.seconds:.1f}"]
-            if metric != decisive:
-                bound = float(finished.scalars["train/bound"].double().mean())
-                text = "no density" if math.isnan(bound) else f"{bound:.3f}"
-                cells = [f"{float(values(comparison, beside)[name].mean()):.3f}", text]
-            difference = "best" if name == winner else estimate(apart[name]).text(places)
-            style = "bold" if name == winner else None
-            table.add_row(name, estimate(v).text(places), difference, *cells, style=style)
-        yield f"{title(metric, validation)}{unit(metric)}, {spread}", table
-
-
-def ranked(comparison: Experiment) -> dict[str, dict[str, Tensor]]:
-    """Return by posterior its candidates of a grid, the best one first, with their scores on each split [R].
+def ranked(comparison: Experiment, results: Results) -> dict[str, dict[str, pd.Series]]:
+    """Return by posterior its candidates of a grid, the best one first, with their scores on each split.
 
     The score is the log-likelihood of the validation parts or, without any, the bound: the test parts choose nothing.
     A candidate whose fit failed on some split is left out.
     """
-    tag = "test/log_likelihood" if comparison.settings.validation else "train/bound"
-    scores: dict[str, dict[str, Tensor]] = {}
+    metric = "log_likelihood" if comparison.settings.validation else "bound"
+    ranks: dict[str, dict[str, pd.Series]] = {}
     for label, candidate in comparison.settings.posteriors.items():
-        fitted = comparison.finished[label]
+        rows = results[label]
         if candidate.chosen:
-            scores.setdefault(candidate.name, {}).update({label: fitted.scalars[tag]} if fitted.alive.all() else {})
-    return {name: dict(sorted(each.items(), key=lambda e: -float(e[1].mean()))) for name, each in scores.items()}
+            ranks.setdefault(candidate.name, {}).update({label: rows[metric]} if rows.alive.all() else {})
+    return {name: dict(sorted(each.items(), key=lambda e: -e[1].mean())) for name, each in ranks.items()}
 
 
-def verdicts(comparison: Experiment) -> Iterator[str]:
+def verdicts(comparison: Experiment, results: Results) -> Iterator[str]:
     """Yield a sentence on the best candidate of each posterior."""
     by = "validation log-likelihood" if comparison.settings.validation else "bound"
-    for name, each in ranked(comparison).items():
+    for name, each in ranked(comparison, results).items():
         if not each:
-            yield f"{name}: none is chosen, since every candidate failed on some split."
+            yield f"{name}: no candidate chosen, because each one failed on at least one split."
             continue
-        (label, scores), *rivals = each.items()
-        lead = [scores - other for _, other in rivals[:1]]
+        (label, best), *rivals = each.items()
+        lead = [best - other for _, other in rivals[:1]]
         ahead = "".join(f", {estimate(v).text(decimals(v))} above the next" for v in lead)
         chosen = comparison.settings.posteriors[label].chosen.items()
         options = " ".join(f"-p {key if key.startswith(LIKELIHOOD) else f'{name}.{key}'}={v}" for key, v in chosen)
         yield f"{name}: best of {len(each)} by the {by}{ahead}: {options}"
 
 
-def failures(comparison: Experiment) -> Iterator[str]:
+def failures(comparison: Experiment, results: Results) -> Iterator[str]:
     """Yield a sentence for every fit that failed, and for other reasons to distrust a posterior's results."""
     s = comparison.splits
-    constant = None if s.scale is None else (s.test_y * s.scale.unsqueeze(1)).square().mean((1, 2)).sqrt()
-    for name, f in comparison.finished.items():
-        learned = {tag.removeprefix("train/"): v for tag, v in f.scalars.items() if tag.startswith(OWN)}
-        if note := clipped(learned, "splits"):
-            yield f"{name}: {note}"
-        shares = f.scalars.get("structure/initial_curvature_share", None)
-        if shares is not None and (note := curvature_note(shares[f.alive].tolist())):
-            yield f"{name}: {note}"
-        for (r,) in (~f.alive).nonzero().tolist():
-            yield f"Split {r + 1}, {name}: the fit failed and was stopped where it stood."
-        if constant is not None:
-            worse = (f.scalars["test/rmse"].to(constant) > WORSE * constant).nonzero().flatten().tolist()
-            if worse := [str(r + 1) for r in worse if f.alive[r]]:
+    for name, rows in results.items():
+        scalars = comparison.finished[name].scalars
+        learned = {tag.removeprefix("train/"): v for tag, v in scalars.items() if tag.startswith(OWN)}
+        shares = rows.initial_curvature_share[rows.alive].tolist() if "initial_curvature_share" in rows else []
+        yield from (f"{name}: {note}" for note in (clipped(learned, "splits"), curvature_note(shares)) if note)
+        for split in rows.index[~rows.alive]:
+            yield f"Split {split}, {name}: the fit diverged and was stopped."
+        if s.scale is not None:
+            constant = (s.test_y * s.scale.unsqueeze(1)).square().mean((1, 2)).sqrt().cpu().numpy()
+            if worse := rows.index[rows.alive & (rows.rmse > WORSE * constant)].map(str).tolist():
                 yield (
-                    f"{name} predicts worse than the mean of the training targets would on {len(worse)} of "
-                    f"{len(constant)} splits ({listed(worse, 5)}): its training has diverged, or hardly begun."
+                    f"{name} predicts worse than the mean of the training targets on {len(worse)} of {len(constant)} "
+                    f"splits ({listed(worse, 5)}): its training diverged, or needs more epochs."
                 )
 
 
-def summary(comparison: Experiment, folder: Path) -> dict[str, Any]:
+def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str, Any]:
     """Return the results as JSON can hold them (null: unknown).
 
     `validation` is the share of the training parts that the metrics were taken on, 0 for the test parts; `bound` the
@@ -148,28 +198,24 @@ def summary(comparison: Experiment, folder: Path) -> dict[str, Any]:
     difference to the posterior with the best mean, split by split; `failed` the splits on which the fit failed;
     `chosen` the best settings of a grid.
     """
-    apart = {metric: differences(comparison, metric) for metric in metrics(comparison)}
+    s = comparison.settings
+    apart = {metric: differences(results, metric) for metric in metrics(results.values())}
     posteriors: dict[str, Any] = {}
-    for name, f in comparison.finished.items():
-        tested = {tag.removeprefix("test/"): v for tag, v in f.scalars.items() if tag.startswith("test/")}
-        posteriors[name] = {metric: estimate(v)._asdict() for metric, v in tested.items()} | {
-            "bound": estimate(f.scalars["train/bound"].double())._asdict(),
+    for name, rows in results.items():
+        tags = [tag.removeprefix("test/") for tag in comparison.finished[name].scalars if tag.startswith("test/")]
+        posteriors[name] = {metric: estimate(rows[metric])._asdict() for metric in (*tags, "bound")} | {
             "minus_best": {metric: estimate(each[name])._asdict() for metric, (_, each) in apart.items()},
-            "failed": [r + 1 for (r,) in (~f.alive).nonzero().tolist()],
-            "seconds": round(f.seconds, 3),
+            "failed": rows.index[~rows.alive].tolist(),
+            "seconds": float(rows.seconds.iloc[0]),
         }
-    chosen = {name: comparison.settings.posteriors[next(iter(e))].chosen for name, e in ranked(comparison).items() if e}
+    best = {metric: winner for metric, (winner, _) in apart.items()}
+    chosen = {name: s.posteriors[next(iter(each))].chosen for name, each in ranked(comparison, results).items() if each}
     return plain(
         {
-            "dataset": comparison.dataset.name,
-            "splits": comparison.settings.splits,
-            "validation": comparison.settings.validation,
-            "best": {metric: winner for metric, (winner, _) in apart.items()},
-            "posteriors": posteriors,
-            "chosen": chosen,
-            "run": str(folder),
+            "dataset": comparison.dataset.name, "splits": s.splits, "validation": s.validation, "best": best,
+            "posteriors": posteriors, "chosen": chosen, "run": str(folder),
         }
-    )
+    )  # fmt: skip
 
 
 def _bands(axes: Axes, f: Finished) -> None:
@@ -211,7 +257,7 @@ PICTURES: dict[str, tuple[str, Callable[[Axes, Finished], None]]] = {
 
 def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
     """Draw one of the pictures with a panel for each posterior; None if --no-figures left it out."""
-    title, panel = PICTURES[picture]
+    heading, panel = PICTURES[picture]
     if any(getattr(f, picture) is None for f in finished.values()):
         return None
     figure, every = panels(len(finished), columns=4, width=3.6, height=3.6)
@@ -221,5 +267,39 @@ def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
         axes.set_title(literal(name))
     every[0].legend(fontsize="x-small", loc="upper left")
     if len(finished) > 1:
-        figure.suptitle(title, fontsize=11)
+        figure.suptitle(heading, fontsize=11)
+    return figure
+
+
+def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+    """Yield the sections of all runs."""
+    results = {run.prefix + name: rows for run in runs for name, rows in by_posterior(run.table("results.csv")).items()}
+    validation = bool(runs[0].config["validation"])
+    titles = {metric: title(metric, validation) + unit(metric) for metric in metrics(results.values())}
+    splits = [(name, str(len(rows))) for name, rows in results.items()]
+    columns = [pd.DataFrame(splits, columns=["posterior", "splits"]).set_index("posterior")]
+    columns += (table.set_index("posterior") for table in tables(results, validation).values())
+    note = "Grey: single splits. Dot and bar: mean ± standard error. Differences are paired by split."
+    yield Section("Scores", _splits(results, titles), [note], **cells(pd.concat(columns, axis=1).reset_index()))
+    yield drawing.learning_curves(runs, titles, "Means over splits.")
+    sets, missing = readable(runs, "data", lambda run: run.settings.load())
+    yield from missing
+    yield from drawing.held_out(runs, sets, _test, "Held-out examples of all splits{first}.")
+
+
+def _test(count: int, settings: Any) -> list[np.ndarray]:
+    return [rows for _, rows in uci_splits(count, settings.splits, validation=settings.validation)]
+
+
+def _splits(results: Results, titles: Mapping[str, str]) -> Figure:
+    """Draw each metric on every split, and its mean."""
+    figure, every = panels(len(titles), height=1.2 + 0.45 * len(results))
+    for axes, (metric, heading) in zip(every, titles.items(), strict=True):
+        for i, rows in enumerate(results.values()):
+            mean, error = estimate(rows[metric])
+            axes.plot(rows[metric], np.full(len(rows), i), "|", color="grey", markersize=8)
+            axes.errorbar([mean], [i], xerr=[np.nan_to_num(error)], fmt="o", color=f"C{i}", capsize=3)
+        axes.set_yticks(range(len(results)), [literal(name) for name in results])
+        axes.invert_yaxis()
+        axes.set(xlabel=heading)
     return figure

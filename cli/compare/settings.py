@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from explore import registry
-from explore.cli import parameters, problem
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
 from explore.learning.saved import LIKELIHOOD, Candidate
+from explore.runs.recorded import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,12 @@ class Settings(problem.Problem):
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options: those for one posterior override those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
-    common, data = problem.loaded(options)
+    common, data = problem.resolve(options)
     if options["calibrate"] and common.task == "classification":
-        raise InputError("--calibrate is a factor on a predictive variance, which classes do not have; leave it out")
+        raise InputError("--calibrate applies to regression only: it scales the predictive variance. Leave it out")
     noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # of the standard splits
-    fixed = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
-    grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")
+    fixed = problem.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
+    grid = problem.split(options["grid"], ["", "likelihood", *classes], "--grid")
     _check_once(fixed["likelihood"], grid["likelihood"], lambda key: LIKELIHOOD + key)
     every = {key for cls in classes.values() for key in registry.settings_of(cls)}
     if unknown := {*fixed[""], *grid[""]} - every:
@@ -51,7 +51,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         for candidate in _candidates(name, cls, fixed, grid, noise, rows, common, options):
             label = " ".join([candidate.name, *(f"{key}={value}" for key, value in candidate.chosen.items())])
             if label in posteriors:
-                raise InputError(f"--grid names {label} twice; name each value once")
+                raise InputError(f"--grid has {label} twice. List each value once")
             posteriors[label] = candidate
     prior: dict[str, Any] = {}
     if common.task == "regression":
@@ -71,15 +71,13 @@ def _candidates(
 ) -> Iterator[Candidate]:  # fmt: skip
     """Yield a posterior with each combination of the grid's values, for n training rows."""
     preset, allowed = options["preset"], registry.settings_of(cls)
-    if preset not in (None, *registry.presets(cls)):
-        raise one_of(f"preset of {name}", preset, registry.listed_presets(cls))
     values, axes = (
         {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
     )
     _check_once(values, axes, lambda key: f"{key} of {name}")
     shared = {LIKELIHOOD + key: text for key, text in grid["likelihood"].items()}
     if axes | shared and not options["validate"] and not hasattr(cls, "divergence"):
-        raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
+        raise InputError(f"--grid selects by the variational bound, which {name} does not have. Add --validate 0.2")
     for point in _points(axes | shared):
         scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
         choice = problem.configured(name, values | point, preset)
@@ -93,7 +91,7 @@ def _candidates(
 def _check_once(fixed: Mapping[str, str], axes: Mapping[str, str], title: Any) -> None:
     """Refuse a setting that is fixed and in the grid."""
     if both := fixed.keys() & axes.keys():
-        raise InputError(f"{title(min(both))} stands in --grid and is fixed too; give it once")
+        raise InputError(f"{title(min(both))} is set by both -p and --grid. Pass it only once")
 
 
 def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
@@ -105,7 +103,7 @@ def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
 def _names(text: str) -> Iterable[str]:
     names = [name.strip() for name in text.split(",")]
     if "" in names:
-        raise InputError(f"--posterior is {shown(text)}; it must be names with single commas between")
+        raise InputError(f"--posterior is {shown(text)}; it must be names separated by single commas")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"--posterior names {', '.join(twice)} twice; name each once")
+        raise InputError(f"--posterior lists {', '.join(twice)} twice. List each one once")
     return names

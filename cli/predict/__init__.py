@@ -6,7 +6,7 @@ from explore.cli import options
 from explore.cli.options import NAMES, POSITIVE
 
 
-@click.command("predict", short_help="Predict the rows of a table with a finished run.")
+@click.command("predict", short_help="Predict the targets of new rows or images with a finished run.")
 @click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False))
 @click.argument("table", metavar="TABLE", type=click.Path(exists=True))
 @click.option("--out", metavar="FILE", help="Write the table with its predictions (.csv, .xlsx or .parquet).")
@@ -23,7 +23,7 @@ from explore.cli.options import NAMES, POSITIVE
 @options.json_object
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
-    """Predict the rows of a table with a run's fitted model.
+    """Predict the targets of the rows of a table with a run's fitted model.
 
     RUN is a folder of `explore active`, of `explore compare`, or POOL.explore of `explore suggest`. TABLE must
     have the run's feature columns; its other columns are kept unchanged. For a run of `explore classify`, TABLE is an

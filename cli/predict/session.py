@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from explore.cli import console, display, start, tables
 from explore.core.errors import InputError, counted, curvature_note, shown
-from explore.data.reading import Cells
-from explore.data.table import cells_of
 from explore.learning import loaded
-from explore.learning.loaded import LoadedRun
 from explore.runs.record import plain
 
 PREFIX = "_"  # of the columns that are added
@@ -33,13 +29,18 @@ def run(options: Mapping[str, Any]) -> None:
     device, _ = start.compute(options)
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
     with start.reading(folder):
-        model = loaded.select(folder, options["trust"], which, device)
-    cells, x, notes = _inputs(model, path, options["sheet"])
+        model = loaded.load_run(folder, **which, trust=options["trust"], device=device)
+    if path.is_dir() and not model.images:
+        raise InputError(f"{path} is a folder. This run predicts rows of a table: pass a CSV, Excel or Parquet file")
+    try:
+        cells, x, notes = model.read(path, options["sheet"])
+    except (OSError, ImportError) as error:
+        raise InputError(str(error)) from error
     frame = model.predictions(x, options["level"], levels).add_prefix(PREFIX)
     if curved := curvature_note(model.fitted.initial_curvature_share.tolist()):
         notes = (*notes, curved)
     if replaced := [str(name) for name in frame if name in cells.columns]:
-        notes = (*notes, f"Columns {', '.join(replaced)} of {path} are replaced.")
+        notes = (*notes, f"Replaced the columns {', '.join(replaced)} of {path}.")
     if out:
         notes = (*notes, *tables.write(out, cells, frame))
     if not options["quiet"]:
@@ -50,27 +51,11 @@ def run(options: Mapping[str, Any]) -> None:
     _print(model.about, frame, out, notes, options)
 
 
-def _inputs(model: LoadedRun, path: Path, sheet: str | None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
-    """Return the table and the inputs of the model, with notes; for images, the table has their names."""
-    try:
-        if model.images:
-            if sheet is not None:
-                raise InputError("--sheet belongs to tables; images have no sheets")
-            names, x, note = model.pictures(path)
-            return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
-        if path.is_dir():
-            raise InputError(f"{path} is a folder; the run predicts the rows of a table, which is a file")
-        cells = cells_of(path, model.settings.decimal, sheet)
-    except (OSError, ImportError) as error:
-        raise InputError(str(error)) from error
-    return cells, *model.inputs(cells)
-
-
 def _levels(text: str | None) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise InputError(f"--quantiles is {shown(text)}; it takes levels such as 0.05,0.5,0.95") from None
+        raise InputError(f"--quantiles is {shown(text)}; it must be levels such as 0.05,0.5,0.95") from None
 
 
 def _print(
@@ -82,7 +67,7 @@ def _print(
         display.echo(json.dumps(plain(result | rows | {"notes": list(notes)})))
         return
     if out:
-        display.echo(f"{counted(len(frame), 'row', be=True)} predicted in {out}.")
+        display.echo(f"Wrote predictions for {counted(len(frame), 'row')} to {out}.")
         return
     classes = [name for name in frame if str(name).startswith(f"{PREFIX}p_")]
     if len(classes) > WIDE:  # of many classes the likeliest one
@@ -95,4 +80,4 @@ def _print(
         table.add_row(str(i), *(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row))
     console.show(table)
     if len(frame) > SHOWN:
-        display.echo(f"{len(frame) - SHOWN} more rows; --out FILE writes all.")
+        display.echo(f"{len(frame) - SHOWN} more rows. Use --out FILE to write all of them.")

@@ -1,23 +1,36 @@
-"""Parts that the figures of all commands share."""
+"""Figures that several commands share, and sections on predictions of held-out data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from explore.cli.display import literal
-from explore.core import files
+from explore.cli.report.page import Section, cells
+from explore.cli.report.session import Opened, readable
+from explore.core.errors import InputError
+from explore.data import Dataset
+from explore.learning import saved
+from explore.learning.compare import confidence_bins
+from explore.learning.model import FittedModel
+
+Lines = Mapping[str, pd.DataFrame]  # by label: a row a step, a column a replica
+LEVELS = np.linspace(0, 1, 21)
+MOST = 2_000  # points that are drawn
+TRIALS = 40  # or splits, whose held-out points are predicted
 
 
 def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many axes; not pyplot's, which keeps global state."""
+    """Return a figure with `count` axes; not pyplot's, which keeps global state."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -27,31 +40,44 @@ def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8
     return figure, every
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG; at any moment there is the old file or the new one."""
-    with files.replacing(path) as draft:
-        figure.savefig(draft, dpi=120)
+def curves(
+    metrics: Mapping[str, Lines], xlabel: str, styles: Sequence[str] = ("-",), partial: bool = False, **size: Any
+) -> Figure:
+    """Draw a panel for each metric, by its title, with a band for each label."""
+    figure, every = panels(len(metrics), **size)
+    for axes, (title, lines) in zip(every, metrics.items(), strict=True):
+        for (label, values), style in zip(lines.items(), cycle(styles), strict=False):
+            band(axes, values, label, style, partial)
+        axes.set(xlabel=xlabel, ylabel=title)
+        whole(axes)
+    if every[0].lines:
+        every[0].legend(fontsize="small")
+    return figure
 
 
-def curve(axes: Axes, values: pd.Series, label: str) -> None:
-    """Draw a line over the index, with its points where one stands alone, which a line does not show."""
-    is_finite = pd.Series(np.isfinite(values))
-    has_neighbour = is_finite.shift(1, fill_value=False) | is_finite.shift(-1, fill_value=False)
-    style = ".-" if (is_finite & ~has_neighbour).any() else "-"
-    axes.plot(values.index, values, style, label=literal(label))
+def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial: bool = False) -> None:
+    """Draw mean ± one standard error over the columns.
 
-
-def band(
-    axes: Axes, steps: Sequence[float], values: np.ndarray, label: str, style: str = "o-", partial: bool = False
-) -> None:
-    """Draw the mean of values [steps, T] with a band of one standard error.
-
-    Where one of the T has no number there is a gap, as the mean of the others would be another curve; `partial` draws
-    it all the same.
+    Steps with a missing value are gaps; `partial` averages over the remaining columns. A point without neighbours gets
+    a marker, as no line shows it.
     """
-    mean, se = center(values if partial else np.where(np.isnan(values).any(1, keepdims=True), np.nan, values))
-    (line,) = axes.plot(steps, mean, style, markersize=3, label=literal(label))
-    axes.fill_between(steps, mean - se, mean + se, alpha=0.2, color=line.get_color(), linewidth=0)
+    values = values if partial else values.where(values.notna().all(axis=1))
+    mean, error = values.mean(axis=1), values.sem(axis=1).fillna(0.0)
+    finite = pd.Series(np.isfinite(mean), mean.index)
+    has_neighbour = finite.shift(1, fill_value=False) | finite.shift(-1, fill_value=False)
+    style = ".-" if style == "-" and (finite & ~has_neighbour).any() else style
+    (line,) = axes.plot(mean.index, mean, style, markersize=3, label=literal(label))
+    axes.fill_between(mean.index, mean - error, mean + error, alpha=0.2, color=line.get_color(), linewidth=0)
+
+
+def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str = "") -> Section:
+    """Draw a panel for each metric of the runs' curves, by the names of their tags without "test/"."""
+    series = {run.prefix + name: steps for run in runs for name, steps in run.curves().items()}
+    metrics = {
+        title: {name: steps.reindex(columns=[f"test/{metric}"]) for name, steps in series.items()}
+        for metric, title in titles.items()
+    }
+    return Section("Training curves", curves(metrics, "epoch"), [note] if note else [])
 
 
 def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -60,12 +86,6 @@ def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) 
     for i, (label, (expected, observed)) in enumerate(lines.items()):
         axes.plot(expected, observed, "o-", color=f"C{i}", markersize=4, label=literal(label))
     axes.set(xlim=(0, 1), ylim=(0, 1))
-
-
-def center(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard error over the last axis, without missing numbers; the error of a single one is 0."""
-    frame = pd.DataFrame(values)
-    return frame.mean(axis=1).to_numpy(), frame.sem(axis=1).fillna(0.0).to_numpy()
 
 
 def whole(axes: Axes) -> None:
@@ -78,17 +98,16 @@ def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     A single feature is its own first component; the second is 0. Of images the components are approximate.
     """
-    if x.ndim > 2:
-        from sklearn.decomposition import PCA  # noqa: PLC0415 - it takes seconds, for a map of images only
+    from sklearn.decomposition import PCA  # noqa: PLC0415 - it takes seconds, for a map only
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
-        fitted = PCA(2, svd_solver="randomized", random_state=0)
-        return fitted.fit_transform(x.reshape(len(x), -1).astype(np.float32)), fitted.explained_variance_ratio_
-    scale = x.std(0)
-    z = (x - x.mean(0)) / np.where(scale > 0, scale, 1)
-    u, s, _ = np.linalg.svd(z, full_matrices=False)
-    scores, shares = u * s, s**2 / max(float((s**2).sum()), 1e-300)
-    missing = max(0, 2 - scores.shape[1])
-    return np.pad(scores, ((0, 0), (0, missing)))[:, :2], np.pad(shares, (0, missing))[:2]
+    z = x.reshape(len(x), -1).astype(np.float32) if x.ndim > 2 else StandardScaler().fit_transform(x)
+    pca = PCA(min(2, z.shape[1]), svd_solver="randomized" if x.ndim > 2 else "full", random_state=0)
+    with np.errstate(invalid="ignore"):  # the shares of constant features
+        scores = pca.fit_transform(z)
+    shares = np.nan_to_num(pca.explained_variance_ratio_)
+    missing = 2 - len(shares)
+    return np.pad(scores, ((0, 0), (0, missing))), np.pad(shares, (0, missing))
 
 
 def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int], when: Sequence[float]) -> None:
@@ -99,3 +118,121 @@ def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int
     shown = axes.scatter(across, up, 30, list(when), cmap="viridis", edgecolors="black", linewidths=0.4, zorder=3)
     assert axes.figure is not None
     axes.figure.colorbar(shown, ax=axes, label="round", ticks=MaxNLocator(integer=True))
+
+
+class HeldOut(NamedTuple):
+    """Targets and predictions of held-out points of all replicas, [n, O] each; or classes."""
+
+    y: np.ndarray  # or [n] class indices
+    mean: np.ndarray  # or [n, C] probabilities
+    total: np.ndarray = np.empty(0)  # standard deviations; none of classes
+    below: np.ndarray = np.empty(0)  # predictive probability that a target lies below the measured one
+
+
+def held_out(
+    runs: Sequence[Opened], sets: Mapping[str, Dataset], test: Callable[[int, Any], Any], note: str
+) -> Iterator[Section]:
+    """Yield the calibration of the models of runs on their data sets, and the models that cannot be read.
+
+    `test` returns the held-out rows of each trial or split, from the number of rows and the settings; `{first}` in the
+    note becomes how many of them are shown.
+    """
+
+    def predict(run: Opened) -> dict[str, HeldOut]:
+        if not (run.folder / saved.MODEL).exists():
+            raise InputError(f"{run.folder} has no {saved.MODEL} yet: the run is unfinished")
+        data, content = sets[run.name], saved.read(run.folder, run.trusted)
+        every, replicas = test(len(data.x), run.settings), pd.DataFrame(content.replicas)
+        rows = [every[number - 1] for number in replicas["trial" if "trial" in replicas else "split"]]
+        return {
+            run.prefix + str(arm): collect(model, data.x, data.y, rows, used.index[:TRIALS].tolist())
+            for name, model in content.models.items()
+            for arm, used in replicas.groupby(replicas.get("arm", [name] * len(replicas)), sort=False)
+        }
+
+    predictions, missing = readable([run for run in runs if run.name in sets], "model", predict)
+    yield from missing
+    if predictions:
+        many = any(run.config.get("trials", run.config.get("splits", 0)) > TRIALS for run in runs)
+        every = {label: each for labels in predictions.values() for label, each in labels.items()}
+        yield calibration(every, note.format(first=f", of the first {TRIALS}" if many else ""))
+
+
+def collect(
+    model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.ndarray], used: Sequence[int]
+) -> HeldOut:
+    """Predict with some replicas, each on its own held-out rows of the data x [P, D], y [P, O] or [P]."""
+    parts = []
+    for r in used:
+        one, rows = model.replica(r), test[r]
+        if model.posterior.likelihood.discrete:
+            tensors = [one.probabilities(x[rows])[0]]
+        else:
+            predicted = one.predict(x[rows])
+            tensors = [t[0] for t in (predicted.mean, predicted.total, one.below(x[rows], y[rows]))]
+        parts.append((y[rows], *(t.double().cpu().numpy() for t in tensors)))
+    return HeldOut(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def calibration(every: Mapping[str, HeldOut], note: str) -> Section:
+    """Return calibration and residuals by name of a model; the note says which data were held out."""
+    first = next(iter(every.values()))
+    return _classes(every, note) if first.y.ndim == 1 else _numbers(every, note)
+
+
+def coverage(tested: HeldOut) -> np.ndarray:
+    """Return the share of targets within the central intervals of `LEVELS`."""
+    inner = np.abs(2 * tested.below - 1)
+    return np.array([(inner <= level).mean() for level in LEVELS])
+
+
+def _numbers(every: Mapping[str, HeldOut], note: str) -> Section:
+    figure, (calibration, predicted, residuals) = panels(3, columns=3, width=4.2)
+    lines, rows = {}, []
+    for i, (name, tested) in enumerate(every.items()):
+        lines[name] = LEVELS, (share := coverage(tested))
+        some = np.random.default_rng(0).permutation(len(tested.y))[:MOST]
+        error = tested.y - tested.mean
+        style: Any = {"markersize": 3, "alpha": 0.4, "color": f"C{i}", "rasterized": True}
+        predicted.plot(tested.mean[some].ravel(), tested.y[some].ravel(), ".", **style)
+        residuals.plot(tested.mean[some].ravel(), (error / tested.total)[some].ravel(), ".", **style)
+        at = np.searchsorted(LEVELS, 0.9 - 1e-9)
+        scores = {
+            "RMSE": np.sqrt((error**2).mean()), "mean absolute error": np.abs(error).mean(),
+            "in the 90 % interval": share[at], "distance from the diagonal": np.abs(share - LEVELS).mean(),
+        }  # fmt: skip
+        rows.append({"model": name, "held-out targets": str(len(tested.y))} | _texts(scores))
+    reliability(calibration, lines)
+    ends = np.concatenate([np.concatenate([h.y.ravel(), h.mean.ravel()]) for h in every.values()])
+    predicted.plot([ends.min(), ends.max()], [ends.min(), ends.max()], "k--", linewidth=1)
+    for height in (-2, 0, 2):
+        residuals.axhline(height, color="black", linestyle="--", linewidth=1 if height == 0 else 0.5)
+    calibration.set(xlabel="level of a central interval", ylabel="share of targets in it", title="Calibration")
+    predicted.set(xlabel="predicted mean", ylabel="measured", title="Predicted and measured")
+    residuals.set(xlabel="predicted mean", ylabel="residual / predictive deviation", title="Residuals")
+    calibration.legend(fontsize="small")
+    return Section("Calibration and residuals", figure, [note], **cells(pd.DataFrame(rows)))
+
+
+def _classes(every: Mapping[str, HeldOut], note: str) -> Section:
+    figure, (axes,) = panels(1, width=5)
+    rows, lines = [], {}
+    for name, tested in every.items():
+        confidence, right = tested.mean.max(1), tested.mean.argmax(1) == tested.y
+        bins = confidence_bins(torch.from_numpy(tested.mean)[None], torch.from_numpy(tested.y)[None])
+        expected, observed, weight = (part[0].numpy() for part in bins)
+        lines[name] = expected[weight > 0], observed[weight > 0]
+        if len(every) == 1:
+            middles = (0.5 + np.arange(len(weight))) / len(weight)
+            axes.bar(middles, weight, 1 / len(weight), color="C0", alpha=0.2, label="share of the points")
+        error = (weight * np.abs(expected - observed)).sum()
+        scores = {"accuracy": right.mean(), "mean confidence": confidence.mean(), "calibration error": error}
+        rows.append({"model": name, "held-out points": str(len(tested.y))} | _texts(scores))
+    reliability(axes, lines)
+    axes.set(xlabel="confidence", ylabel="share correct", title="Reliability")
+    axes.legend(fontsize="small")
+    return Section("Calibration", figure, [note], **cells(pd.DataFrame(rows)))
+
+
+def _texts(scores: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{score:.4g}" for name, score in scores.items()}

@@ -1,4 +1,4 @@
-"""A start of `explore report`: open the runs, make the sections of their command, write the page."""
+"""One start of `explore report`: open the runs, draw the sections of their command, write the page."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import importlib
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from explore.cli import display, start
 from explore.cli.report import page
-from explore.cli.report.drawing import curve, panels
 from explore.cli.report.page import Section
-from explore.core.errors import InputError, listed
+from explore.core.errors import InputError, counted, listed
 from explore.learning import trust
 from explore.runs.record import read_run
 from explore.runs.recorded import recorded
 
-COMMANDS = ("active", "classify", "compare", "rl", "suggest")
+PAGES = {name: f"explore.cli.{name}.report" for name in ("active", "classify", "compare", "rl")}
+PAGES["suggest"] = "explore.cli.report.suggest"
+SHARED = ("dataset", "data", "images", "target", "task", "validation")  # settings of runs whose results are compared
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Opened:
-    """A run to be drawn.
+    """A run to draw.
 
     Attributes:
         name: of its folder.
@@ -35,7 +37,8 @@ class Opened:
         command: that wrote it.
         config: its settings as JSON has them.
         trusted: modules that it may import.
-        sizes: bytes of each table that are whole.
+        sizes: bytes of each table up to the last checkpoint.
+        prefix: of its labels, where the page shows several runs.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Opened:
     config: dict[str, Any]
     trusted: Sequence[str]
     sizes: Mapping[str, int]
+    prefix: str = ""
 
     @property
     def settings(self) -> Any:
@@ -58,20 +62,19 @@ class Opened:
     def curves(self) -> dict[str, pd.DataFrame]:
         """Return the curves in metrics.jsonl by series: a row a step, a column a tag."""
         rows: dict[str, list[dict[str, float]]] = {}
+        content = self._bytes("metrics.jsonl")
         try:
-            for line in self._bytes("metrics.jsonl").decode().splitlines():
+            for line in content.decode().splitlines():
                 series, row = _row(line)
                 rows.setdefault(series, []).append(row)
-        except InputError:
-            raise
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-            raise InputError(f"{self.folder} is no run folder, or is damaged: {error}") from error
+            raise InputError(f"{self.folder} is not a run folder, or it is damaged: {error}") from error
         # A step may stand in several lines.
         return {series: pd.DataFrame(lines).groupby("step", sort=False).last() for series, lines in rows.items()}
 
     def _bytes(self, name: str) -> bytes:
         if not self.sizes.get(name):
-            raise InputError(f"{self.folder} has no {name} yet; let the run measure something first")
+            raise InputError(f"{self.folder} has no {name} yet. Let the run go on until its first results")
         return (self.folder / name).read_bytes()[: self.sizes[name]]
 
 
@@ -82,21 +85,19 @@ def _row(line: str) -> tuple[str, dict[str, float]]:
         case {"series": str(series), "step": int(step), **tags} if all(map(str.isprintable, [series, *tags])):
             values = {tag: math.nan if value is None else float(value) for tag, value in tags.items()}
             return series, {"step": step, **values}
-    raise ValueError("a line of metrics.jsonl has no series, step and numbers")
+    raise ValueError("a line of metrics.jsonl lacks a series, a step or numbers")
 
 
-def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str = "") -> Section:
-    """Draw a panel for each metric of the runs' curves, by the names of their tags without "test/"."""
-    figure, every = panels(len(titles))
+def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> tuple[dict[str, T], list[Section]]:
+    """Read a part of each run; return it by the run's name, and a section for each run where it cannot be read."""
+    parts, missing = {}, []
     for run in runs:
-        for series, steps in run.curves().items():
-            label = f"{run.name}: {series}" if len(runs) > 1 else series
-            for axes, metric in zip(every, titles, strict=True):
-                curve(axes, steps.reindex(columns=[f"test/{metric}"]).iloc[:, 0], label)
-    for axes, title in zip(every, titles.values(), strict=True):
-        axes.set(xlabel="epoch", ylabel=title)
-    every[0].legend(fontsize="small")
-    return Section("While they learnt", figure, [note] if note else [])
+        try:
+            parts[run.name] = read(run)
+        except InputError as error:
+            warning = f"Skipped the figures that need the {part} of {run.name}: {error}."
+            missing.append(Section(f"{part.capitalize()} of {run.name}", warnings=[warning]))
+    return parts, missing
 
 
 def run(options: Mapping[str, Any]) -> None:
@@ -106,12 +107,14 @@ def run(options: Mapping[str, Any]) -> None:
     runs = [_open(Path(folder), options["trust"]) for folder in options["runs"]]
     names = [one.name for one in runs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"several runs are called {', '.join(twice)}; rename a folder, so that they can be told apart")
+        raise InputError(f"several runs have the name {', '.join(twice)}. Rename a folder")
     commands = sorted({one.command for one in runs})
     if len(commands) > 1:
-        raise InputError(f"runs of {' and '.join(commands)} have no page in common; give those of one command")
+        raise InputError(f"a report shows runs of one command, not of {' and '.join(commands)}. Pass runs of one only")
     _check_data(commands[0], runs)
-    command = importlib.import_module(f"explore.cli.report.{commands[0]}")
+    if len(runs) > 1:
+        runs = [replace(one, prefix=f"{one.name}: ") for one in runs]
+    command = importlib.import_module(PAGES[commands[0]])
     sections = [*command.sections(runs), page.settings({one.name: one.config for one in runs})]
     pictures = page.write(out, f"explore {commands[0]}: {', '.join(names)}", sections)
     if not options["quiet"]:
@@ -120,28 +123,26 @@ def run(options: Mapping[str, Any]) -> None:
     if options["as_json"]:
         display.echo(json.dumps({"report": str(out), "figures": [str(path) for path in pictures], "runs": names}))
     else:
-        display.echo(f"{out} and {len(pictures)} figures are written.")
+        display.echo(f"Wrote {out} and {counted(len(pictures), 'figure')}.")
 
 
 def _check_data(command: str, runs: Sequence[Opened]) -> None:
     """Refuse runs on several data sets where they share figures and are subtracted from each other."""
-    source = {
-        one.name: [one.config.get(key) for key in ("dataset", "data", "images", "target", "task", "validation")]
-        for one in runs
-    }
-    if command in ("active", "classify", "compare") and len({str(parts) for parts in source.values()}) > 1:
-        raise InputError(f"{', '.join(source)} differ in their data, target or validation; give each a page of its own")
+    sources = {str([one.config.get(key) for key in SHARED]) for one in runs}
+    if command in ("active", "classify", "compare") and len(sources) > 1:
+        names = ", ".join(one.name for one in runs)
+        raise InputError(f"{names} differ in data, target or validation. Write a separate report for each of them")
 
 
 def _open(folder: Path, trusted: Sequence[str]) -> Opened:
     trust.check_links(folder)
-    settings, name = recorded(folder), folder.resolve().name
-    command, sizes = settings["command"], {}
-    if command not in COMMANDS:
+    settings, sizes = recorded(folder), {}
+    command = settings["command"]
+    if command not in PAGES:
         raise InputError(
-            f"{folder} is a run of explore {command}, of which there is no report; those of {listed(COMMANDS)} have one"
+            f"{folder} was written by explore {command}, which has no report. Pass runs of {listed(PAGES)}"
         )
     if command != "suggest":
         config, checkpoint = read_run(folder)
         settings, sizes = config["settings"], {file: table["size"] for file, table in checkpoint["tables"].items()}
-    return Opened(name, folder, command, settings, trusted, sizes)
+    return Opened(folder.resolve().name, folder, command, settings, trusted, sizes)

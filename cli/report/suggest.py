@@ -93,8 +93,8 @@ def _rounds(history: History) -> Section:
     suggestions, targets = history.suggestions, history.targets
     for label, times in (
         ("measured", [event["time"] for event in history.measurements]),
-        ("asked for", [s.time for s in suggestions]),
-        ("asked for and answered", [s.answered for s in suggestions if s.answered]),
+        ("suggested", [s.time for s in suggestions]),
+        ("suggested and measured", [s.answered for s in suggestions if s.answered]),
     ):
         if times:
             x = np.sort(np.array(times, "datetime64[s]"))
@@ -103,7 +103,7 @@ def _rounds(history: History) -> Section:
     axes.tick_params(axis="x", labelrotation=20)
     if axes.lines:
         axes.legend(fontsize="small")
-    header = ["round", "row", *(f"{t}: predicted" for t in targets), "score", "asked", "answered", *targets]
+    header = ["round", "row", *(f"{t}: predicted" for t in targets), "score", "suggested", "measured", *targets]
     rows = [
         [
             str(s.round), short(s.row), *(_range(*history.predicted(s, t)) for t in targets),
@@ -114,8 +114,8 @@ def _rounds(history: History) -> Section:
     ]  # fmt: skip
     pending = sum(row.pending is not None for row in history.memory.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
-    sentence = f"{counts[0]}; {counts[1]} asked for, {pending} of them pending."
-    return Section("What was asked and answered", figure, [sentence], header=header, rows=rows)
+    sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."
+    return Section("Suggestions and measurements", figure, [sentence], header=header, rows=rows)
 
 
 def _range(mean: Any, low: Any, high: Any) -> str:
@@ -142,19 +142,19 @@ def _predicted(history: History) -> Iterator[Section]:
         axes.errorbar(y, middle, [middle - low, high - middle], fmt="o", markersize=4, capsize=2, alpha=0.8)
         ends = [min(y.min(), low.min()), max(y.max(), high.max())]
         axes.plot(ends, ends, "k--", linewidth=1)
-        axes.set(xlabel=literal(f"{target}, measured afterwards"), ylabel="predicted, with interval")
+        axes.set(xlabel=literal(f"{target}, measured"), ylabel="predicted, with interval")
         inside = int(((low <= y) & (y <= high)).sum())
         sentences.append(
-            f"{target}: {inside} of {len(y)} measurements lie in the 90 % interval that was given before; "
-            f"the mean absolute error is {np.abs(y - middle).mean():.4g}."
+            f"{target}: {inside} of {len(y)} measurements lie in the 90 % interval predicted for them. "
+            f"Mean absolute error: {np.abs(y - middle).mean():.4g}."
         )
-    yield Section("Predicted, then measured", figure, sentences)
+    yield Section("Predictions and later measurements", figure, sentences)
 
 
 def _map(run: Opened, history: History) -> Iterator[Section]:
     """Yield the rows by their two principal components, by the schema of the model."""
     if not (run.folder / saved.MODEL).exists():
-        yield Section("Map of the rows", warnings=["No model is fitted yet, so that the rows have no map."])
+        yield Section("Map of the rows", warnings=["Cannot draw the map: no model is fitted yet."])
         return
     schema = saved.read(run.folder, run.trusted).schema
     by_row = {name: row.cells for name, row in history.memory.rows.items() if row.cells}
@@ -165,7 +165,7 @@ def _map(run: Opened, history: History) -> Iterator[Section]:
     try:
         x, shares = components(schema.apply(Cells(run.folder, columns, tuple(range(len(cells))))).x)
     except InputError as error:
-        yield Section("Map of the rows", warnings=[f"The rows have no map: {error}."])
+        yield Section("Map of the rows", warnings=[f"Cannot draw the map: {str(error).rstrip('.')}."])
         return
     at = {name: i for i, name in enumerate(cells.index)}
     rounds = {s.row: s.round for s in history.suggestions if s.row in at}
@@ -174,7 +174,7 @@ def _map(run: Opened, history: History) -> Iterator[Section]:
     map_of(axes, x, start, [at[name] for name in rounds], list(rounds.values()))
     axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
     axes.legend(fontsize="small")
-    yield Section("What was chosen when", figure, ["The two first principal components of the rows that are known."])
+    yield Section("Chosen rows by round", figure, ["First two principal components of the rows in the campaign."])
 
 
 def _scores(history: History) -> Iterator[Section]:
@@ -185,7 +185,7 @@ def _scores(history: History) -> Iterator[Section]:
     figure, (axes,) = panels(1, width=6)
     axes.plot(rounds.max(), "o-", label="best")
     axes.plot(rounds.mean(), "s--", label="mean")
-    axes.set(xlabel="round", ylabel="score, as the rule counts it")
+    axes.set(xlabel="round", ylabel="score")
     whole(axes)
     axes.legend(fontsize="small")
     yield Section("Score over rounds", figure)

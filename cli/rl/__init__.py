@@ -4,7 +4,6 @@ import click
 
 from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
-from explore.core.errors import InputError
 
 # Options beside --watch.
 WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
@@ -27,7 +26,11 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
     help="Bonus: information gain, expected information gain, or variance.  [default: kl]",
 )  # fmt: skip
 @click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
-@click.option("--n-eff", metavar="N", help="Effective number of transitions; replay: all stored ones.  [default: 50]")
+@click.option(
+    "--n-eff", metavar="N",
+    help="Effective number of transitions behind the posterior, or the word replay for all stored transitions.  "
+    "[default: 50]",
+)  # fmt: skip
 @click.option(
     "--normalise", type=click.Choice(["latest", "median", "rms", "none"]),
     help="Divisor of the bonus: the latest batch's median, the mean of the last 10 medians, or the root mean square of "
@@ -65,18 +68,11 @@ def command(ctx: click.Context, **values: object) -> None:
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac --timesteps 1000000
     explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     """  # noqa: D301
-    options.check_empty(ctx)
-    if values["watch"]:
-        if excluded := options.on_command_line(ctx, WATCH):
-            raise InputError(
-                f"--watch shows a policy as it was trained; leave out {', '.join(excluded)} "
-                "(allowed with it: --seed, --trust, --quiet, --json)"
-            )
-        from explore.cli.rl import watch
-
-        watch.run(values, chosen=bool(options.on_command_line(ctx, WATCH - {"seed"})))
+    if not values["watch"]:
+        options.run(ctx, values, ("timesteps", "seeds"))
         return
-    extend = options.longer(ctx, ("timesteps", "seeds"))
-    from explore.cli import run  # which imports torch
+    options.check_empty(ctx)
+    options.refuse(ctx, WATCH, "--watch uses the settings of the run")
+    from explore.cli.rl import watch
 
-    run.run("rl", values | {"extend": extend})
+    watch.run(values, chosen="seed" in options.on_command_line(ctx))

@@ -34,13 +34,13 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
     for part in [env.action_space, *(observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed])]:
         if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and np.any(part.start):
             raise InputError(
-                f"{settings.env} has choices that begin at {np.ravel(part.start).tolist()}, and stable-baselines3 "
-                "counts them from 0; wrap it (gymnasium.wrappers.TransformAction or TransformObservation)"
+                f"{settings.env} has a discrete space that starts at {np.ravel(part.start).tolist()}, but "
+                "stable-baselines3 needs 0. Wrap it in gymnasium.wrappers.TransformAction or TransformObservation"
             )
         if not isinstance(part, SPACES):
             raise InputError(
-                f"{settings.algo} refuses {settings.env} or these settings: spaces of type {type(part).__name__} "
-                "are not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of them to observe"
+                f"{settings.algo} refuses {settings.env}: spaces of type {type(part).__name__} are not supported; "
+                "allowed: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of these as observation space"
             )
     return env
 
@@ -77,7 +77,7 @@ def normalised(env: VecEnv) -> VecNormalize:
     for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
         if not isinstance(part, spaces.Box) or is_image_space(part):
             kind = "images" if isinstance(part, spaces.Box) else f"of type {type(part).__name__}"
-            raise InputError(f"--vec-normalize takes vectors of numbers, and observations are {kind}; leave it out")
+            raise InputError(f"--vec-normalize needs vector observations, but these are {kind}. Leave it out")
     return VecNormalize(env, norm_reward=False)
 
 
@@ -89,8 +89,8 @@ def _spec(name: str) -> EnvSpec:
         return gym.spec(identifier if colon else name)
     except (ImportError, TypeError, ValueError, gym.error.Error) as error:
         raise InputError(
-            f"unknown environment {shown(name)}: {registry.unimported(error)} (allowed: what `explore list envs` "
-            "shows, what Gymnasium has registered, and module:ID)"
+            f"unknown environment {shown(name)}: {registry.unimported(error)} (allowed: names of "
+            "`explore list envs`, environments registered in Gymnasium, and module:ID)"
         ) from error
 
 
@@ -134,4 +134,4 @@ def check_finite(values: Any, kind: str, name: str) -> None:
     """Refuse an array, or a dictionary of arrays, with a number that is not finite."""
     for value in values.values() if isinstance(values, dict) else [values]:
         if not np.isfinite(value).all():
-            raise InputError(f"{name} gave {kind} that is not finite, which no policy can learn from or act on")
+            raise InputError(f"{name} returned {kind} with a number that is not finite. Correct the environment")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import queue
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import joblib
+import torch
+from joblib.externals.loky import get_reusable_executor
+
 from explore.cli.problem import place
-from explore.cli.rl.seeds import Piece, Position, Seed, in_processes
 from explore.cli.rl.settings import Settings
+from explore.cli.rl.training import Emit, Piece, Position, Training
+from explore.core.context import execute, execution
 from explore.runs.record import Run
 
 
@@ -17,22 +25,18 @@ class Experiment:
     """Seeds with their positions.
 
     Attributes:
-        positions: how far each seed is; see also `explore.cli.run.Experiment`.
+        positions: how far each seed is; see also `explore.cli.start.Experiment`.
     """
 
     note = ""
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
-        self.settings = settings
+        self.settings, self._device = settings, device
         seeds = range(settings.seed, settings.seed + settings.seeds)
         self.positions = dict.fromkeys(seeds, Position()) | (_positions(old.state) if old else {})
-        self._unfinished = [
-            Seed(settings, seed, device, position)
-            for seed, position in self.positions.items()
-            if position.timesteps < settings.timesteps
-        ]
+        self._unfinished = [n for n, position in self.positions.items() if position.timesteps < settings.timesteps]
         # Before the folder is made, so that wrong settings leave none.
-        self._next = self._unfinished[0].begin(old.folder if old else None) if self._unfinished else None
+        self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
         self.parts = (settings.env, settings.algo, settings.posterior)
         vime = settings.vime
         bonus = f"{vime['eta']:g} x {vime['bonus']} of {vime['posterior']}" if vime else "no bonus"
@@ -41,14 +45,14 @@ class Experiment:
         self.done = self._steps()
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         return f"seed {', '.join(map(str, self._current(self.positions)))}"
 
     def warnings(self) -> Iterator[str]:
         if self._unfinished and (reason := self.settings.unpaid):
-            yield f"the bonus will be 0 throughout: {reason}."
+            yield f"the bonus will always be 0: {reason}."
 
-    def events(self, folder: Path, emit: Callable[[Piece | int], None]) -> None:
+    def events(self, folder: Path, emit: Emit) -> None:
         def count(event: Piece | int) -> None:
             if isinstance(event, Piece):
                 self.positions[event.seed] = event.position
@@ -60,13 +64,41 @@ class Experiment:
         if self.settings.jobs > 1 and len(self._unfinished) > 1:
             if self._next:
                 self._next.close()
-            in_processes(self._unfinished, folder, self.settings.jobs, count)
+            self._in_processes(folder, count)
             return
         for seed in self._unfinished:
-            seed.train(self._next or seed.begin(folder), folder, count)
+            (self._next or self._begin(seed, folder)).train(folder, count)
             self._next = None
 
-    def where(self, saved: Mapping[str, Any]) -> str:
+    def _begin(self, seed: int, folder: Path | None) -> Training:
+        return Training.at(self.settings, seed, self._device, self.positions[seed], folder)
+
+    def _in_processes(self, folder: Path, emit: Emit) -> None:
+        """Train the seeds at the same time, each in a process of joblib's; this process emits their pieces.
+
+        A seed waits until its piece is written, so that a checkpoint is never behind the folder of models.
+        """
+        s, threads, record = self.settings, torch.get_num_threads(), execution().record
+        with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
+            pieces, written = manager.Queue(), {seed: manager.Queue() for seed in self._unfinished}
+            tasks = [
+                # joblib reuses processes, which stay in the working folder of their start.
+                joblib.delayed(_train)(
+                    (s, seed, self._device, self.positions[seed], folder.absolute()), threads, record, pieces, answers
+                )
+                for seed, answers in written.items()
+            ]
+            work = thread.submit(joblib.Parallel(n_jobs=s.jobs), tasks)
+            try:
+                for piece in _until(work.done, pieces):
+                    emit(piece)
+                    written[piece.seed].put(None)
+                work.result()
+            except BaseException:
+                get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
+                raise
+
+    def progress(self, saved: Mapping[str, Any]) -> str:
         s, positions = self.settings, _positions(saved)
         current = [f"{positions[n].timesteps} of {s.timesteps} steps of seed {n}" for n in self._current(positions)]
         return ", ".join(current) or "all seeds"
@@ -81,6 +113,30 @@ class Experiment:
         """Return the seeds that are trained, or would be next."""
         s = self.settings
         return [seed for seed, position in positions.items() if position.timesteps < s.timesteps][: s.jobs]
+
+
+def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
+    """Yield pieces until all seeds are done and the queue is empty."""
+    while True:
+        last = done()
+        try:
+            yield pieces.get(timeout=0.5)
+        except queue.Empty:
+            if last:
+                return
+
+
+def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
+    """Train a seed in a separate process, from the arguments of `Training.at`."""
+    torch.set_num_threads(threads)
+    execute(record=record)
+
+    def emit(event: Piece | int) -> None:
+        if isinstance(event, Piece):
+            pieces.put(event)
+            written.get()
+
+    Training.at(*start).train(start[-1], emit)
 
 
 def _positions(saved: Mapping[str, Any]) -> dict[int, Position]:

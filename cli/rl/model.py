@@ -1,4 +1,4 @@
-"""The state of an algorithm of stable-baselines3 as tensors and plain values.
+"""An algorithm of stable-baselines3: made from settings, and its state as tensors and plain values.
 
 Its own files, model.zip and vecnormalize.pkl, are pickles, and reading one runs the code in it. They are written for
 its users and never read here: an algorithm is made from the settings of a run, and its state is restored.
@@ -9,24 +9,62 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 from torch.optim import Optimizer
 
+from explore.cli.rl.settings import ALGORITHMS, POLICY, VALUE_INIT, Settings, arguments
 from explore.core import tree
-from explore.core.errors import InputError
+from explore.core.errors import InputError, check_settings
+from explore.vime.sb3 import VIMEReplayBuffer
 
+ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
 COUNTS = ("num_timesteps", "_n_updates", "_episode_num")
 EPISODE = ("r", "l", "t")  # fields of the last episodes, for the means in the log
 ROWS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 Saved = Mapping[str, Any]
+
+
+def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
+    """Make the algorithm with a new policy, if it takes the environment and the settings."""
+    types = {name: hint for name, (hint, _) in arguments(ALGORITHMS[settings.algo]).items()} | POLICY | VALUE_INIT
+    check_settings(settings.algo, types, settings.algo_settings)
+    keywords: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
+    policy = {name: keywords.pop(name) for name in POLICY if name in keywords}
+    value_init = keywords.pop("value_init", "orthogonal")
+    if "activation" in policy:
+        policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
+    if settings.algo == "sac" and settings.vime:
+        vime = {"seed": bonus_seed, **settings.vime}
+        keywords |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": vime}
+    kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
+    if isinstance(env.observation_space, spaces.Dict):
+        kind = "MultiInputPolicy"
+    try:
+        model = ALGORITHMS[settings.algo](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **keywords)
+    except InputError:
+        raise
+    except (AssertionError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{settings.algo} refuses {settings.env} or these settings: {error}") from error
+    if value_init == "zero":
+        torch.nn.init.zeros_(cast(ActorCriticPolicy, model.policy).value_net.weight)  # its bias is zero
+    return model
+
+
+def derived(*keys: int) -> int:
+    """Return a seed for SB3; neighbouring keys give independent seeds."""
+    return int(np.random.SeedSequence(keys).generate_state(1)[0] >> 1)
 
 
 def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
@@ -77,10 +115,10 @@ def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
 
 
 def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
-    """Fill an empty buffer with saved transitions; refuse those of other settings."""
+    """Fill an empty buffer with saved transitions; refuse transitions of other settings."""
     n, pos = len(saved["rewards"]), int(saved["pos"])
     if pos not in (range(buffer.buffer_size) if n == buffer.buffer_size else [n]):
-        raise InputError(f"it has {n} rows of {buffer.buffer_size}, and the next one would be {pos}")
+        raise InputError(f"its replay buffer has {n} of {buffer.buffer_size} rows, but position {pos}")
     rows = _rows(buffer, n)
     for name, value in tree.restore(rows, {name: value for name, value in saved.items() if name != "pos"}).items():
         rows[name].copy_(value)

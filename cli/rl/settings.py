@@ -20,9 +20,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from explore import registry
-from explore.cli import parameters
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError, check_range
+from explore.runs.recorded import Values
 from explore.vime import DynamicsSettings, IntrinsicReward, RewardSettings
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": SAC}
@@ -83,17 +83,17 @@ class Settings:
             return None
         shorter = "-p vime.interval" if self.algo == "sac" else "--algo-param n_steps"
         return (
-            f"the dynamics model is first trained after {trained} steps of {self.timesteps}; raise --timesteps or "
-            f"lower {shorter}" + (" and -p vime.minimum" if self.vime["minimum"] > self.batch else "")
+            f"the dynamics model starts training after {trained} steps, but --timesteps is {self.timesteps}; raise it "
+            f"or lower {shorter}" + (" and -p vime.minimum" if self.vime["minimum"] > self.batch else "")
         )
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options."""
     if options["env"] is None:
-        raise InputError("give --env, an environment from `explore list envs` or any other of Gymnasium")
+        raise InputError("--env is missing. Pass a name from `explore list envs`, or another environment of Gymnasium")
     copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
-    arguments = parameters.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
+    arguments = problem.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
     return Settings(
         **{name: options[name] for name in PLAIN}, n_envs=copies,
         jobs=min(options["jobs"], options["seeds"]),
@@ -116,7 +116,7 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     allowed = {name: hint for name, (hint, _) in plain.items()} | POLICY
     if issubclass(cls, OnPolicyAlgorithm):
         allowed |= VALUE_INIT
-    chosen = parameters.parse(options["algo_parameters"], {"": allowed}, "--algo-param")[""]
+    chosen = problem.parse(options["algo_parameters"], {"": allowed}, "--algo-param")[""]
     for name, value in chosen.items():
         for number in value if isinstance(value, tuple) else [value]:
             if type(number) in (int, float):  # not bool
@@ -124,12 +124,9 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     settings = {name: default for name, (_, default) in plain.items()}
     if options["algo"] == "trpo":
         steps = chosen.get("n_steps", 5000 // copies)
-        settings |= _paper(steps * copies, copies)  # type: ignore[arg-type, operator]
+        settings |= _paper(steps * copies, copies)
     if options["algo"] == "sac" and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
-        raise InputError(
-            "--algo-param n_steps has no effect beside a bonus, whose replay buffer gives single steps; leave it out, "
-            "or take --posterior none"
-        )
+        raise InputError("--algo-param n_steps is not supported with a bonus. Leave it out, or pass --posterior none")
     if options["algo"] == "sac":  # more room than there are steps would only cost memory
         settings["buffer_size"] = min(settings["buffer_size"], options["timesteps"])
     return settings | chosen
@@ -162,21 +159,23 @@ def _writable(hint: Any) -> Any:
 
 
 def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return all arguments of the bonus, with defaults resolved; None: there is no bonus."""
+    """Return all arguments of the bonus, with defaults resolved; None: no bonus."""
     chosen = {name: options[name] for name in BONUS if options[name] is not None}
     if options["posterior"] == "none":
         if chosen or options["parameters"]:
             first = "-p" if options["parameters"] else "--" + next(iter(chosen)).replace("_", "-")
-            raise InputError(f"--posterior none gives no bonus; leave out {first}")
+            raise InputError(f"{first} needs a bonus, which --posterior none turns off. Leave {first} out")
         return None
     hints = registry.settings_of(RewardSettings) | registry.settings_of(DynamicsSettings)
     if "n_eff" in chosen:
         chosen |= registry.parse({"n_eff": hints["n_eff"]}, {"n_eff": chosen["n_eff"]})
     vime = {name: hint for name, hint in hints.items() if name not in BONUS} | {"encoder": str}
     targets = {"": registry.find("posteriors", options["posterior"]), "vime": vime}
-    parsed = parameters.parse(options["parameters"], targets)
+    parsed = problem.parse(options["parameters"], targets)
     if "interval" in parsed["vime"] and options["algo"] != "sac":
-        raise InputError(f"-p vime.interval has no effect with {options['algo']}, whose batches are its rollouts")
+        raise InputError(
+            f"-p vime.interval has no effect with {options['algo']}, which uses its rollouts as batches. Leave it out"
+        )
     further: dict[str, Any] = parsed["vime"]
     encoder = {"encoder": further.pop("encoder")} if "encoder" in further else {}
     plug_in: dict[str, Any] = {"posterior": options["posterior"], "posterior_settings": parsed[""]}
@@ -187,7 +186,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """Return the settings of a dataclass that can be written as text; of a mixture also those of its members."""
+    """Return the settings of a dataclass that can be written as text; for a mixture also its members' settings."""
     allowed = registry.settings_of(type(record))
     values = {f.name: getattr(record, f.name) for f in fields(record) if f.name in allowed}
     inner = getattr(record, "posterior", None)

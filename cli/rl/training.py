@@ -1,82 +1,196 @@
-"""Environments, policy and bonus of a seed of `explore rl`: trained, evaluated, saved and restored."""
+"""The training of a seed of `explore rl`: environments, policy and bonus, from checkpoint to checkpoint.
+
+Stable-baselines3 runs the loop, so that events come from its callbacks. An iteration is a batch of experience with the
+updates that follow. Stable-baselines3 writes its log before the policy learns; here it is written after, so that a
+line has all of an iteration and a checkpoint loses none of it. The folder of a model appears complete, and
+older ones are removed when the run's checkpoint has the hashes of the new one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
-from gymnasium import spaces
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from explore.cli.rl import model as models
-from explore.cli.rl.callbacks import Iterations, Log, TimedVIME
 from explore.cli.rl.environment import environments, normalised
-from explore.cli.rl.settings import ALGORITHMS, POLICY, VALUE_INIT, Settings, arguments
+from explore.cli.rl.model import algorithm, derived
+from explore.cli.rl.settings import Settings
+from explore.cli.start import file_name
 from explore.core import files
-from explore.core.errors import InputError, check_settings
+from explore.core.errors import InputError
+from explore.runs.recorded import run_id
+from explore.vime.env_wrappers import Sums
 from explore.vime.reward import IntrinsicReward
-from explore.vime.sb3 import VIMEReplayBuffer
+from explore.vime.sb3 import Episodes, VIMECallback, VIMEReplayBuffer
 
-ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
 EPISODES = 10  # of an evaluation
 FORMAT = 1  # of the files of a checkpoint
+# Tags that become columns of results.csv, called by the names behind the slash.
+TAGS = (
+    "rollout/extrinsic_total", "rollout/ep_extrinsic_mean", "rollout/success", "rollout/ep_intrinsic_mean",
+    "vime/bonus_mean", "vime/bonus_median", "vime/dyn_nll_before", "vime/dyn_rmse_before",
+    "vime/dyn_coverage_95_before", "vime/dropped", "vime/restarts", "time/bonus_share",
+)  # fmt: skip
+Row = dict[str, float]
 
 
-def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
-    """Make the algorithm with a new policy, if it takes the environment and the settings."""
-    types = {name: hint for name, (hint, _) in arguments(ALGORITHMS[settings.algo]).items()} | POLICY | VALUE_INIT
-    check_settings(settings.algo, types, settings.algo_settings)
-    keywords: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
-    policy = {name: keywords.pop(name) for name in POLICY if name in keywords}
-    value_init = keywords.pop("value_init", "orthogonal")
-    if "activation" in policy:
-        policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
-    if settings.algo == "sac" and settings.vime:
-        vime = {"seed": bonus_seed, **settings.vime}
-        keywords |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": vime}
-    kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
-    if isinstance(env.observation_space, spaces.Dict):
-        kind = "MultiInputPolicy"
-    try:
-        model = ALGORITHMS[settings.algo](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **keywords)
-    except InputError:
-        raise
-    except (AssertionError, ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"{settings.algo} refuses {settings.env} or these settings: {error}") from error
-    if value_init == "zero":
-        torch.nn.init.zeros_(cast(ActorCriticPolicy, model.policy).value_net.weight)  # its bias is zero
-    return model
+class Log(KVWriter):
+    """Forwards the log of stable-baselines3, as a step and values by tag."""
+
+    def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
+        self._on_log = on_log
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        values = {k: float(v) for k, v in key_values.items() if "tensorboard" not in (key_excluded[k] or ())}
+        self._on_log(step, values)
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
 
 
-def derived(*keys: int) -> int:
-    """Return a seed for SB3; neighbouring keys give independent seeds."""
-    return int(np.random.SeedSequence(keys).generate_state(1)[0] >> 1)
+class TimedVIME(VIMECallback):
+    """VIME that measures the seconds of a batch's scores and updates."""
+
+    seconds = 0.0
+
+    def _on_rollout_end(self) -> None:
+        begin = time.perf_counter()
+        super()._on_rollout_end()
+        self.seconds = time.perf_counter() - begin
+
+    def _unpaid(self) -> None:
+        """Do nothing: the command itself warns."""
+
+
+class Iterations(BaseCallback):
+    """Cuts training into iterations of `batch` steps; `number` are done.
+
+    The metrics of `bonus` are logged, or the time of `timed`, if that callback computes the bonus. `on_step` receives
+    new steps of the environment, `before_log` may add to the log of an iteration, `after_log` receives its row of
+    results.csv.
+    """
+
+    def __init__(
+        self, batch: int, number: int, bonus: IntrinsicReward | None, timed: TimedVIME | None,
+        on_step: Callable[[int], None], before_log: Callable[[], None], after_log: Callable[[Row], None],
+    ):  # fmt: skip
+        super().__init__()
+        self.number = number
+        self._batch, self._bonus, self._timed = batch, bonus, timed
+        self._on_step_taken, self._before, self._after = on_step, before_log, after_log
+
+    def _on_training_start(self) -> None:
+        self._episodes = Episodes(self.training_env.num_envs)
+        self._earned, self._wins = Sums(self.training_env.num_envs), list[bool]()
+        self._start()
+
+    def _on_rollout_start(self) -> None:
+        # Called once before any step too.
+        if self.model.num_timesteps - self._first >= self._batch:
+            self._finish()
+
+    def _on_training_end(self) -> None:
+        if self.model.num_timesteps > self._first:
+            self._finish()
+
+    def _on_step(self) -> bool:
+        rewards, dones = self.locals["rewards"], self.locals["dones"]
+        self._total += float(rewards.sum())
+        self._episodes.add(rewards, dones)
+        earned = self._earned.add(rewards > 0, dones) > 0
+        infos = self.locals["infos"]
+        self._wins += [bool(infos[i].get("is_success", earned[i])) for i in np.flatnonzero(dones)]
+        self._on_step_taken(len(rewards))
+        return True
+
+    def _start(self) -> None:
+        self._first, self._total, self._begin = self.model.num_timesteps, 0.0, time.perf_counter()
+        self._episodes.finished, self._wins = [], []
+
+    def _finish(self) -> None:
+        seconds = time.perf_counter() - self._begin
+        self.number += 1
+        returns = self._episodes.finished
+        means: dict[str, float] = {"rollout/extrinsic_total": self._total}
+        if returns:
+            means["rollout/ep_extrinsic_mean"] = float(np.mean(returns))
+            means["rollout/success"] = float(np.mean(self._wins))
+        if self._timed is not None:
+            means["time/bonus_share"] = self._timed.seconds / seconds
+        elif self._bonus is not None:
+            means |= self._bonus.metrics
+        for tag, value in means.items():
+            self.logger.record(tag, value)
+        self._before()
+        logged: Mapping[str, float] = dict(self.logger.name_to_value)
+        self.model.dump_logs()
+        self._after(
+            {"iteration": self.number, "timesteps": self.model.num_timesteps, "episodes": len(returns)}
+            | {tag.partition("/")[2]: logged.get(tag, math.nan) for tag in TAGS}
+            | {"seconds": round(seconds, 4)}
+        )
+        self._start()
+
+
+@dataclass(frozen=True)
+class Position:
+    """The progress of a seed in the run's checkpoint."""
+
+    iteration: int = 0
+    timesteps: int = 0
+    best: int | None = None  # steps at which the policy was best in an evaluation
+    best_return: float | None = None
+    digests: dict[str, str] = field(default_factory=dict)  # of the model files of the last checkpoint
+    initial_curvature_share: float = 0.0  # of the dynamics model
+
+    def __post_init__(self) -> None:
+        if not all(type(n) is int and n >= 0 for n in (self.iteration, self.timesteps)):
+            raise TypeError("a seed's position must be integers")
+
+
+class Piece(NamedTuple):
+    """The events of a seed since its last checkpoint; its model is in the run folder, and a checkpoint is due."""
+
+    seed: int
+    begins: bool  # whether it is the first one of this start
+    events: list[Row | tuple[int, dict[str, float]]]  # rows of results.csv; steps with values by tag
+    position: Position
+
+
+Emit = Callable[[Piece | int], None]  # an int: new steps of the environment
 
 
 class Training:
-    """The training of a seed on a device, continued from the checkpoint in `folder` of a run if there is one."""
+    """The training of a seed, the root of all its random numbers, from its start or from the files of a checkpoint.
 
-    model: BaseAlgorithm  # with its policy
-    bonus: IntrinsicReward | None = None
+    Attributes:
+        model: the algorithm with its policy.
+        bonus: the bonus with its dynamics model, if there is one.
+        position: its progress.
+    """
 
     def __init__(self, settings: Settings, seed: int, device: str, folder: Path | None = None, run: str = ""):
-        self._settings, self._seed = settings, seed
+        self._settings, self.seed, self.position = settings, seed, Position()
+        self._saved, self._begins, self._events = self.position, True, list[Any]()
         env = environments(settings, settings.n_envs)
         if settings.vec_normalize:
             env = normalised(env)
         self.model = algorithm(settings, env, seed, derived(seed, 0), device)
+        self.bonus: IntrinsicReward | None = None
         self._timed: TimedVIME | None = None
         buffer = getattr(self.model, "replay_buffer", None)
         if isinstance(buffer, VIMEReplayBuffer):
@@ -89,6 +203,31 @@ class Training:
         if folder:
             self._load(folder, run)
 
+    @staticmethod
+    def at(settings: Settings, seed: int, device: str, position: Position, folder: Path | None) -> Training:
+        """Start the training, or continue it from its checkpoint in the run folder, which is checked."""
+        saved = None
+        if folder and position.timesteps:
+            saved = models_folder(folder, settings, seed) / str(position.timesteps)
+            for name, digest in position.digests.items():
+                files.check(saved / name, digest)
+        training = Training(settings, seed, device, saved, run_id(folder) if folder else "")
+        if training.model.num_timesteps != position.timesteps:
+            raise InputError(
+                f"{saved} is damaged: its policy was trained for {training.model.num_timesteps} steps, "
+                f"but the run recorded {position.timesteps}"
+            )
+        training.position = training._saved = position
+        return training
+
+    def train(self, folder: Path, emit: Emit) -> None:
+        """Train to the end; write models into the run folder, and emit new steps and pieces."""
+        self.learn(
+            self.position.iteration, lambda *log: self._events.append(log), on_step=emit,
+            before_log=lambda: self._evaluate(folder), after_log=lambda row: self._record(folder, emit, row),
+        )  # fmt: skip
+        self.close()
+
     def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
         """Train to the end, after `number` iterations; `events` are those of `Iterations`."""
         self.model.set_logger(Logger(None, [Log(on_log)]))
@@ -97,6 +236,36 @@ class Training:
         steps = self._settings.timesteps - self.model.num_timesteps
         self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
 
+    def _evaluate(self, folder: Path) -> None:
+        """Evaluate the policy when it is time, and save it if it is the best yet."""
+        steps, every = self.model.num_timesteps, self._settings.eval_freq
+        if not every or steps // every == self.position.timesteps // every:
+            return
+        mean, length = self.evaluate()
+        self.model.logger.record("eval/mean_reward", mean)
+        self.model.logger.record("eval/mean_ep_length", length)
+        if self.position.best_return is None or mean > self.position.best_return:
+            _write(folder, models_folder(folder, self._settings, self.seed) / f"best-{steps}", self.save_policy)
+            self.position = replace(self.position, best=steps, best_return=mean)
+
+    def _record(self, folder: Path, emit: Emit, row: Row) -> None:
+        """Record an iteration's results, and save the model when a checkpoint is due."""
+        s, steps, folders = self._settings, int(row["timesteps"]), models_folder(folder, self._settings, self.seed)
+        self._events.append({"seed": self.seed} | row)
+        self.position = replace(self.position, iteration=int(row["iteration"]), timesteps=steps)
+        if self.bonus and (share := self.bonus.metrics.get("vime/initial_curvature_share")) is not None:
+            self.position = replace(self.position, initial_curvature_share=share)
+        if steps < s.timesteps and self.position.iteration - self._saved.iteration < s.checkpoint_freq:
+            return
+        _write(folder, folders / str(steps), self.save)
+        digests = {path.name: files.digest(path) for path in (folders / str(steps)).glob("*.pt")}
+        self.position = self._saved = replace(self.position, digests=digests)
+        emit(Piece(self.seed, self._begins, self._events, self.position))
+        self._begins, self._events = False, []
+        for path in folders.iterdir():
+            if path.name not in (str(steps), f"best-{self.position.best}"):
+                shutil.rmtree(path)
+
     def evaluate(self) -> tuple[float, float]:
         """Return mean return and length of episodes without noise and bonus, from the same initial states each time."""
         env = environments(self._settings, min(EPISODES, self._settings.n_envs))
@@ -104,7 +273,7 @@ class Training:
         if normalise is not None:
             env = VecNormalize(env, training=False, norm_reward=False)
             env.obs_rms = normalise.obs_rms
-        env.seed(derived(self._seed, 0, 1))
+        env.seed(derived(self.seed, 0, 1))
         returns, lengths = evaluate_policy(self.model, env, EPISODES, return_episode_rewards=True)
         env.close()
         return float(np.mean(returns)), float(np.mean(lengths))
@@ -130,7 +299,7 @@ class Training:
         with reading(folder / "model.pt", "model", run) as saved:
             models.load_state_dict(self.model, saved)
         # The seed of the start would repeat the same noise and episodes.
-        self.model.set_random_seed(derived(self._seed, self.model.num_timesteps))
+        self.model.set_random_seed(derived(self.seed, self.model.num_timesteps))
         if self.bonus is not None:
             with reading(folder / "bonus.pt", "bonus", run) as saved:
                 self.bonus.load_state_dict(saved)
@@ -145,7 +314,7 @@ class Training:
 
 @contextmanager
 def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
-    """Read a file written by `save`, of the run of this id; any reader error means the file is corrupt."""
+    """Read a file of run `run` written by `save`. Any reader error means the file is corrupt."""
     content = files.load(path, kind, FORMAT, run)
     try:
         yield content
@@ -153,3 +322,22 @@ def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         reason = reason.partition("\n")[0][:300]
         raise InputError(f"{path} does not belong to this run: {reason}") from error
+
+
+def series(settings: Settings, seed: int) -> str:
+    """Return the series of a seed."""
+    return file_name(settings.posterior, "seed", str(seed))
+
+
+def models_folder(folder: Path, settings: Settings, seed: int) -> Path:
+    """Return the folder with the models of a seed."""
+    return folder / "models" / series(settings, seed)
+
+
+def _write(folder: Path, model: Path, save: Callable[[Path, str], None]) -> None:
+    """Write the folder of a model in a run folder; it appears complete or not at all."""
+    model.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(model) as draft:
+        draft.mkdir()
+        save(draft, run_id(folder))
+        shutil.rmtree(model, ignore_errors=True)  # of a process that was killed

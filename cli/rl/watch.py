@@ -16,10 +16,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from explore.cli import display, start
 from explore.cli.rl.environment import check_finite, environment, normalised
-from explore.cli.rl.model import load_policy
-from explore.cli.rl.seeds import models, series
+from explore.cli.rl.model import algorithm, derived, load_policy
 from explore.cli.rl.settings import Settings
-from explore.cli.rl.training import algorithm, derived, reading
+from explore.cli.rl.training import models_folder, reading, series
 from explore.core import files
 from explore.core.errors import InputError
 from explore.runs.record import plain
@@ -60,11 +59,11 @@ def _policy(folder: Path, settings: Settings, seed: int) -> Path:
     seeds = range(settings.seed, settings.seed + settings.seeds)
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")
-    place = models(folder, settings, seed)
+    models = models_folder(folder, settings, seed)
     for prefix in ("best-", ""):
-        names = [path.name.removeprefix(prefix) for path in place.glob(f"{prefix}*")]
+        names = [path.name.removeprefix(prefix) for path in models.glob(f"{prefix}*")]
         if steps := [int(name) for name in names if name.isdecimal()]:
-            return place / f"{prefix}{max(steps)}"
+            return models / f"{prefix}{max(steps)}"
     raise InputError(f"{folder} has no policy of seed {seed} yet; let it train longer")
 
 
@@ -98,7 +97,7 @@ def _picture(env: Any) -> Image.Image:
     try:
         pixels = env.render()
     except Exception as error:  # any error of an environment's own code, or of a missing screen
-        raise InputError(f"{env.spec.id} cannot be drawn: {type(error).__name__}: {error}") from error
+        raise InputError(f"cannot render {env.spec.id}: {type(error).__name__}: {error}") from error
     if not isinstance(pixels, np.ndarray):
-        raise InputError(f"{env.spec.id} gives no pictures (render_mode rgb_array)")
+        raise InputError(f"{env.spec.id} does not render images. It must support render_mode rgb_array")
     return Image.fromarray(pixels).quantize(method=Image.Quantize.FASTOCTREE)  # the default takes five times as long

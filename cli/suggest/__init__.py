@@ -27,8 +27,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @options.keep_na
 @click.option(
     "--failed", multiple=True, metavar="TEXT",
-    help="Target text that marks a failed experiment; numeric targets also take failed, fail and error; repeatable; "
-    "none: no other text.",
+    help="Target text that marks a failed experiment; repeatable. Numeric targets also accept failed, fail and error. "
+    "Pass none to declare no other text.",
 )  # fmt: skip
 @click.option("--skip", multiple=True, metavar="ID", help="Never suggest this row; repeatable.")
 @click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be suggested again.")
@@ -39,7 +39,9 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option(
     "--goal", type=click.Choice(["learn", "maximise", "minimise"]), help="Aim of the suggestions.  [default: learn]"
 )
-@click.option("--cost", type=COLUMN, help="Column with the cost of each row; scores are divided by it; none: no costs.")
+@click.option(
+    "--cost", type=COLUMN, help="Column with each row's cost; rows are ranked by score per cost; none: no costs."
+)
 @click.option(
     "--transform",
     type=click.Choice(["none", "log", "rank"]),
@@ -51,11 +53,14 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 )  # fmt: skip
 @click.option("--posterior", type=NAMES, metavar="NAME", help="From `explore list posteriors`.  [default: noisy-kfac]")
 @click.option(
-    "--acquisition", type=NAMES, metavar="NAME", help="From `explore list acquisitions`.  [default: by the task]"
+    "--acquisition",
+    type=NAMES,
+    metavar="NAME",
+    help="From `explore list acquisitions`.  [default: epig; expected-improvement with --goal maximise or minimise]",
 )
 @options.model
 @click.option("--hidden", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.  [default: 10]")
-@click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: by their number]")
+@click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: by the number of labels]")
 @click.option("--samples", type=SAMPLES, help="Weight samples for predictions.  [default: 100]")
 @click.option("--seed", type=SEED, help="Random seed.  [default: 0]")
 @options.compute

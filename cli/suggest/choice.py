@@ -26,7 +26,7 @@ from explore.learning.fit import batches
 from explore.learning.learner import ActiveLearner
 from explore.learning.model import FittedModel
 from explore.learning.saved import Names
-from explore.learning.transforms import Transform
+from explore.learning.scaling import Transform
 
 FAR = 0.9  # share of the candidates that are nearer to a measured row than one that is called far
 SAMPLE = 1_000  # candidates that represent all
@@ -77,7 +77,8 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
         rows = rows.complete()
     if missing := every - len(rows.measured):
-        notes.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with an unmeasured target.")
+        ignored = counted(missing, "row")
+        notes.append(f"Ignored {ignored} with an unmeasured target: {settings.posterior} needs all targets.")
     if _has_enough(rows, settings):
         choice = _choose_by_model(table, rows, settings, k, device, progress)
     else:
@@ -90,7 +91,7 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     spent = {name: value + float(costs[name][:n].sum()) for name, value in rows.spent.items()}
     if rows.costs is None:
         del spent["budget"]
-    notes += [*choice.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
+    notes += [*choice.notes, *([f"Only {n} of {k} suggestions stay within --stop-when."] if 0 < n < k else [])]
     return choice._replace(rows=chosen[:n], notes=notes, measures={**choice.measures, **spent}, stopped=stopped)
 
 
@@ -151,7 +152,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
         for epoch in learner.fit():
             progress(epoch.epoch, epoch.epochs)
     if not bool(learner.fitted.state.common.alive.all()):
-        raise Failure("the fit failed; take another --posterior, or other settings of it by -p")
+        raise Failure("The fit failed. Choose another --posterior, or change its settings with -p.")
     return Model(learner, transform, Names(table.schema.features, settings.target, data.classes), plain)
 
 
@@ -245,19 +246,19 @@ def _sample(rows: Rows) -> list[int]:
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     """Choose rows far from each other, when there are too few labels."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
-    far = "spread over the table: {:.2g} deviations from the nearest row that was taken"
+    far = "spread over the table: {:.2g} standard deviations from the nearest measured or suggested row"
     scores = [distance if np.isfinite(distance) else None for distance in distances]
-    reasons = ["the row nearest to the middle of all" if score is None else far.format(score) for score in scores]
+    reasons = ["nearest to the mean of all rows" if score is None else far.format(score) for score in scores]
     columns = {"rank": range(1, len(chosen) + 1), "score": scores, "reason": reasons}
     suggestions = pd.DataFrame(columns, index=chosen, dtype=object)
-    needed = "two classes and " if settings.task == "classification" else ""
+    needed = " and two classes" if settings.task == "classification" else ""
+    needed = needed if len(settings.target) == 1 else " of each target"
     notes = [
-        f"{counted(len(rows.measured), 'row', be=True)} measured, too few for a model, which needs "
-        f"{needed}{FEWEST} of {'them' if len(settings.target) == 1 else 'each target'}: these rows are spread "
-        "over the table."
+        f"{counted(len(rows.measured), 'row')} measured; a model needs {FEWEST}{needed}. These suggestions are spread "
+        "over the table instead."
     ]
     if settings.cost and rows.costs is not None:
-        notes.append("Their costs did not count yet.")
+        notes.append("Costs are ignored until there is a model.")
     return Choice(suggestions, "distance (standard deviations)", notes)
 
 
@@ -271,20 +272,17 @@ def _reasons(
     far, middle = float(np.quantile(usual, FAR)), float(np.median(usual))
     goals = {"expected-improvement": "expected improvement", "upper-confidence-bound": "may be as good as"}
     gain = "expected gain" if settings.acquisition in GAINS else goals.get(settings.acquisition, settings.acquisition)
-    scale = {"none": "", "log": ", in logarithms", "rank": ", in normal scores"}[settings.transform]
+    scale = {"none": "", "log": " (in logarithms)", "rank": " (in normal scores)"}[settings.transform]
     epistemic, noise = (prediction[_columns(learnt, part)].to_numpy() for part in ("epistemic", "noise"))
     apart = epistemic / np.maximum(noise, 1e-300)
     reasons = []
     for i, score in enumerate(scores):
         reason = f"{gain}: {score:.3g} {_unit(settings)}".rstrip()
         if settings.goal == "learn" and near[i] > far:
-            reason = f"far from everything measured: {near[i]:.2g} deviations, half of the rows {middle:.2g}"
+            reason = f"far from all measured rows: {near[i]:.2g} standard deviations (median candidate: {middle:.2g})"
         elif settings.goal == "learn" and (apart[i] > 1).any():
             o = int(apart[i].argmax())
-            reason = (
-                f"disagreement: sampled networks differ by {epistemic[i, o]:.3g}, beside noise of "
-                f"{noise[i, o]:.3g}{scale}"
-            )
+            reason = f"model uncertainty {epistemic[i, o]:.3g} exceeds the noise, {noise[i, o]:.3g}{scale}"
         reasons.append(reason)
     return reasons
 
@@ -293,17 +291,17 @@ def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
     """Yield caveats about the choice."""
     if len(rows.measured) < ROUGH:
         rough = "probabilities" if settings.task == "classification" else "intervals"
-        yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {rough} as rough."
+        yield f"Only {counted(len(rows.measured), 'row')} measured so far; {rough} are rough."
     if settings.task == "classification":
         yield f"Classes so far: {listed(_classes(rows))}."
     for target, column in zip(settings.target, zip(*rows.values, strict=True), strict=True):
         distinct = {value for value in column if value == value}  # not NaN
         if settings.task != "classification" and len(distinct) == 1:
-            yield f"All measured values of {target} are {distinct.pop():.12g}: of how it varies nothing is known yet."
+            yield f"All measured values of {target} are {distinct.pop():.12g}, so the model cannot learn how it varies."
     if settings.transform != "none":
-        yield f"With --transform {settings.transform} the predictions are medians."
+        yield f"With --transform {settings.transform}, predictions are medians."
     if settings.transform == "rank":
-        yield "Nothing beyond the smallest and the largest measurement is predicted with --transform rank."
+        yield "With --transform rank, predictions stay within the range of the measurements."
     if settings.goal != "learn":
         values = [float(value) for (value,) in rows.values]
         yield f"Best so far: {max(values) if settings.goal == 'maximise' else min(values):.12g}."

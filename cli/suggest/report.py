@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from explore.campaign import Campaign, Row, folder_of, short
 from explore.campaign.answers import PREFIX
@@ -21,7 +20,7 @@ from explore.cli.suggest.choice import Choice, Progress
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table, labels
 from explore.core.errors import InputError, listed, shown
-from explore.data.reading import Cells
+from explore.data.reading import Cells, NoRows
 from explore.runs.record import plain
 
 ID = f"{PREFIX}id"
@@ -43,10 +42,8 @@ def read(path: Path, table: Table, settings: Settings) -> Cells | None:
         return None
     try:
         return labels(path, table, settings)
-    except InputError as error:
-        if "no line of data" in str(error):
-            return None
-        raise
+    except NoRows:
+        return None
 
 
 def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
@@ -64,13 +61,13 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
         p for p, row, cells in zip(places, rows, values, strict=True) if cells and not has_all(row.logged, cells)
     ]:
         raise InputError(
-            f"{path} has measurements ({listed(lost, 5)}) that were not told and would be overwritten; tell them by "
-            f"--labels {path}, or choose another --out"
+            f"{path} has unrecorded measurements ({listed(lost, 5)}) that would be overwritten. Record them with "
+            f"--labels {path}, or choose another --out."
         )
     if strange := [place for place, name in zip(places, names, strict=True) if not name]:
         raise InputError(
-            f"{path} has rows ({listed(strange, 5)}) that are not among those of {table.path} and would be "
-            "overwritten; choose another --out"
+            f"{path} has rows ({listed(strange, 5)}) that are not in {table.path} and would be overwritten. Choose "
+            "another --out."
         )
 
     def is_added(cell: str, row: Row, column: str) -> bool:
@@ -85,8 +82,8 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
     ]
     if added:
         raise InputError(
-            f"{path} has cells in {listed(map(shown, added))} that {table.path} does not have and that would be "
-            "overwritten; copy them there, or choose another --out"
+            f"{path} has values of {listed(map(shown, added))} that are not in {table.path} and would be overwritten. "
+            f"Copy them into {table.path}, or choose another --out."
         )
 
 
@@ -147,10 +144,8 @@ class Outcome(NamedTuple):
 @contextmanager
 def progress(options: Mapping[str, Any]) -> Iterator[Progress]:
     """Show a bar on standard error, if that is a terminal."""
-    columns = TextColumn("fitting"), BarColumn(), TimeElapsedColumn()
-    with console.progress(options["quiet"] or options["as_json"], *columns) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with console.progress(options["quiet"] or options["as_json"], "fitting") as update:
+        yield lambda done, total: update(completed=done, total=total)
 
 
 def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -168,8 +163,8 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     chosen, rows = outcome.chosen, outcome.pending
     if chosen and rows:
         unit = f"{outcome.table.cells.unit} " if not outcome.table.roles.id_column else ""
-        _show("To measure next", [row for row in rows if row["new"]], unit, chosen.score)
-        _show("Handed out before, not measured yet", [row for row in rows if not row["new"]], unit)
+        _show("Measure next", [row for row in rows if row["new"]], unit, chosen.score)
+        _show("Pending from earlier batches", [row for row in rows if not row["new"]], unit)
     for line in outcome.campaign.status():
         display.echo(line)
     if chosen and chosen.measures:
@@ -181,8 +176,8 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     elif chosen and rows:
         table, out = outcome.table.path, outcome.out
         again = shlex.join(["explore", "suggest", str(table)])
-        display.echo(f"The rows to measure are in {out}; fill in {', '.join(outcome.settings.target)} there, and")
-        display.echo(f"  {again} --labels {shlex.quote(str(out))}\nor in {table}, and\n  {again}")
+        display.echo(f"Suggestions are in {out}. Fill in {', '.join(outcome.settings.target)} there and run")
+        display.echo(f"  {again} --labels {shlex.quote(str(out))}\nor in {table} and run\n  {again}")
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str = "") -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
-from explore.cli import parameters, start, tables
+from explore.cli import start, tables
 from explore.cli.suggest import choice, report, settings, table
 from explore.cli.suggest.choice import Choice, Model, Progress
 from explore.cli.suggest.settings import Settings
@@ -22,6 +22,7 @@ from explore.core.errors import Failure, InputError, counted
 from explore.data.reading import Cells
 from explore.learning import saved, trust
 from explore.learning.saved import MODEL, Saved
+from explore.runs.recorded import read, written
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # may be "module:Class", which is trusted then
@@ -59,7 +60,7 @@ def run(options: Mapping[str, Any]) -> None:
             _operate(rehearsal, options)
     with Campaign(beside, dry=dry) as campaign:
         if _read(beside, trusted) != old:
-            raise InputError(f"{beside} was changed by another start just now; run the command again")
+            raise InputError(f"Another process changed {beside} while this one was running. Run the command again.")
         _tell(campaign, content, labels, options)
         notes, count = [*content.notes, *changes, *campaign.notes], len(campaign.notes)
         report.note(notes, options)  # first: measurements are in the log, whatever is refused now
@@ -98,7 +99,7 @@ def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before:
     except InputError as error:
         if not dry:
             raise
-        return [f"A start that writes would be refused: {error}."]
+        return [f"Without --dry-run or --status, this command would fail: {str(error).rstrip('.')}."]
     return []
 
 
@@ -175,14 +176,14 @@ def _read(folder: Path, trusted: Sequence[str]) -> State | None:
     if content.get("format") != FORMAT:
         raise files.older(path)
     trust.check(folder, recorded, trusted)
-    return State(parameters.read(Settings, recorded, str(path)), rows, learnt)
+    return State(read(Settings, recorded, str(path)), rows, learnt)
 
 
 def _write(folder: Path, now: State, old: State | None) -> None:
     """Write config.json if it changed, and remove a model of other settings."""
     if now == old:
         return
-    content = {"format": FORMAT, "settings": parameters.written(now.settings), "rows": now.rows}
+    content = {"format": FORMAT, "settings": written(now.settings), "rows": now.rows}
     content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
     try:
         if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):

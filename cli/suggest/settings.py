@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from explore import registry
-from explore.cli import parameters, problem
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError, listed, shown
 from explore.data.texts import number
 from explore.inference import presets
-from explore.learning.transforms import Kind
+from explore.learning.scaling import Kind
 from explore.nets.likelihoods import Gaussian
+from explore.runs.recorded import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,12 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
     values = {name: chosen(name, default) for name, default in PLAIN.items()}
     target, task, goal = chosen("target", (), tuple), values["task"], values["goal"]
     if not target:
-        raise InputError("--target is missing: the column to predict, whose cells are empty where nothing is measured")
+        raise InputError(
+            "--target is missing. Pass --target with the column to predict; leave its cells empty where nothing is "
+            "measured."
+        )
     if goal != "learn" and (task == "classification" or len(target) > 1):
-        raise InputError(f"--goal {goal} takes one target of numbers")
+        raise InputError(f"--goal {goal} needs exactly one --target and --task regression. Use --goal learn otherwise.")
     new = Settings(
         **values, dataset=None, data=str(Path(options["table"]).resolve()), target=target,
         drop_columns=chosen("drop_columns", (), problem.names), categorical=chosen("categorical", (), problem.names),
@@ -81,19 +84,20 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
         **_model(options, old, task, goal),
     )  # fmt: skip
     if task == "classification" and new.transform != NONE:
-        raise InputError("--transform is only for regression")
+        raise InputError("--transform applies to regression only. Leave it out, or pass --transform none.")
     if any(limit.name == "gain" for limit in limits(new)) and new.acquisition in GAINLESS:
         raise InputError(
-            f"--stop-when gain<X goes with rules whose best score is a gain; that of {new.acquisition} is none"
+            f"--stop-when gain<X is not supported with --acquisition {new.acquisition}, whose best score is not a "
+            "gain. Use another acquisition, or width, budget or labels."
         )
     return new
 
 
 def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str) -> dict[str, Any]:
     """Return the posterior and the rule with their settings: the old ones where it is the same one."""
-    by_part = parameters.split(options["parameters"], ("", "likelihood", "acquisition"))
+    by_part = problem.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
-        raise InputError("give the passes over the labels by --epochs")
+        raise InputError("-p epochs=... is not supported. Use --epochs.")
     settings: Values
     if old and (options["posterior"] or old.posterior) == old.posterior and not options["preset"]:
         make = registry.find("posteriors", old.posterior)
@@ -103,14 +107,14 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         name = options["posterior"] or (old.posterior if old else "noisy-kfac")
         new = problem.configured(name, by_part[""], options["preset"])
         name, preset, settings = new.name, new.preset, new.settings
-        settings = settings if preset == presets.BY_ROWS else parameters.complete(new.make, settings)
+        settings = settings if preset == presets.BY_ROWS else registry.complete(new.make, settings)
     if task == "classification" and by_part["likelihood"]:
-        raise InputError("classes have no settings of a likelihood")
+        raise InputError("-p likelihood.* applies to regression only. Leave it out.")
     noise = registry.parse(Gaussian, by_part["likelihood"]) if task == "regression" else {}
     if old and old.preset == preset:
         noise = {**old.likelihood_settings, **noise}
     elif task == "regression" and preset != presets.BY_ROWS:
-        noise = dict(parameters.complete(Gaussian, presets.noise_for(preset) | noise))
+        noise = dict(registry.complete(Gaussian, presets.noise_for(preset) | noise))
     model = {"posterior": name, "preset": preset, "posterior_settings": settings, "likelihood_settings": noise}
     return model | _rule(options, old, by_part["acquisition"], goal)
 
@@ -119,7 +123,7 @@ def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, 
     """Return the rule of the options, else the old one for the same goal, else the goal's default."""
     before = old.acquisition if old and old.goal == goal else RULES[goal == "learn"]
     rule = registry.configured("acquisitions", options["acquisition"] or before, texts)
-    settings: Values = parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}
+    settings: Values = registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}
     if old and old.acquisition == rule.name:
         settings = {**old.acquisition_settings, **rule.settings}
     if "direction" in settings and goal != "learn":
@@ -135,7 +139,8 @@ def changes(old: Settings, new: Settings) -> Iterator[str]:
     """
     if old.task != new.task:
         raise InputError(
-            f"the task of {Path(new.data or '').name} is {old.task}; for {new.task} start over with a copy of the table"
+            f"The campaign of {Path(new.data or '').name} is a {old.task}. For a {new.task}, copy the table and start "
+            "a new campaign."
         )
     replaced = [name for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name]]
     silent = SILENT | {f"{name}_settings" for name in replaced}
@@ -158,8 +163,8 @@ def _text(value: Any, other: Any) -> str:
 # Measures in words: below its limit enough is known; within it rows may be suggested.
 BELOW = {"gain": "the best candidate's score", "width": "the mean width of the candidates' intervals"}
 WITHIN = {
-    "budget": "the cost of all rows that are measured, failed or pending",
-    "labels": "the number of rows that are measured or pending",
+    "budget": "the cost of all measured, failed or pending rows",
+    "labels": "the number of measured or pending rows",
 }
 
 
@@ -187,7 +192,9 @@ def limits(settings: Settings) -> list[Limit]:
                 "number X"
             )
         if match[1] == "width" and settings.task == "classification":
-            raise InputError("--stop-when width<X is for numbers; classes have no intervals")
+            raise InputError(
+                "--stop-when width<X applies to regression only: classes have no intervals. Use gain, budget or labels."
+            )
         conditions.append(Limit(match[1] or match[2], value, text.strip()))
     return conditions
 
@@ -205,13 +212,10 @@ def reached(conditions: Sequence[Limit], measures: Mapping[str, float], spent: M
     """Return a sentence on why no row is suggested, of which n would stay within the conditions; "": some are."""
     for name, value, text in conditions:
         if name in BELOW and measures.get(name, math.inf) < value:
-            return (
-                f"Enough is known: {BELOW[name]} is {measures[name]:.4g}, which --stop-when {text} asks for; no row is "
-                "suggested."
-            )
+            return f"Stopped by --stop-when {text}: {BELOW[name]} is {measures[name]:.4g}. No row suggested."
     if n:
         return ""
     within = [limit for limit in conditions if limit.name in WITHIN]
     sums = " and ".join(f"{WITHIN[limit.name]} is {spent[limit.name]:.12g}" for limit in within)
     texts = ", ".join(limit.text for limit in within)
-    return f"The limit is reached: {sums}, and --stop-when {texts} leaves no row to suggest."
+    return f"Stopped by --stop-when {texts}: {sums}. Another row would exceed the limit; raise it to continue."

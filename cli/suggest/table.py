@@ -14,7 +14,7 @@ from explore.campaign import Campaign, Row
 from explore.campaign.answers import PREFIX
 from explore.campaign.cells import folded
 from explore.cli.suggest.settings import Settings
-from explore.core.errors import InputError, listed, shown
+from explore.core.errors import InputError, counted, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
 from explore.data.columns import Date, LeftOut, Matrix
@@ -81,17 +81,19 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     notes = [*written.notes]
     if left_out:
         columns = listed(map(shown, left_out))
-        notes.append(f"Still left out, as at the last start: {columns}; --feature takes a column in.")
+        notes.append(f"Still left out, as in the last run: {columns}. Use --feature to include a column.")
     notes += decided
     if late:
         notes.append(
-            f"Next to nothing stands in {listed(map(shown, late))} where {listed(names)} is not measured yet: left "
-            "out; what an experiment tells besides may be another --target."
+            f"Left out {listed(map(shown, late))}: (nearly) empty where {listed(names)} is unmeasured, so probably "
+            "known only after the experiment. Use --target for results."
         )
     naming = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ("identifier", "order")]
     if naming and not settings.id_column:
-        names_rows = f"If column {shown(naming[0])} names the rows, say so by --id"
-        notes.append(f"{names_rows}; without it rows are known by their features.")
+        notes.append(
+            f"Pass --id if column {shown(naming[0])} identifies the rows. Otherwise rows are identified by their "
+            "features."
+        )
     known_by = rule._replace(features=learnt)
     return Table(path, written, cells, known_by, schema, costs, tuple(notes), before.updated(schema, learnt))
 
@@ -123,11 +125,14 @@ def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings
     for name in cells.columns:
         if name in {PREFIX + column for column in added} or (classes and name.startswith(f"{PREFIX}p_")):
             raise InputError(
-                f"{cells.path} has a column {shown(name)}, as next.csv has; rename it, or give the table itself"
+                f"{cells.path} has a column {shown(name)}, a name reserved for next.csv. Rename it, or pass the "
+                "original table as POOL."
             )
     for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
         if wrong := [name for name in chosen if name not in features]:
-            raise InputError(f"--{option}: {cells.path} has no feature {shown(wrong[0])}")
+            raise InputError(
+                f"--{option} {shown(wrong[0])} is not a feature column of {cells.path} (features: {listed(features)})."
+            )
     check_kept(cells, names, settings.task, settings.keep_na)
 
 
@@ -137,7 +142,8 @@ def _costs(cells: Cells, name: str) -> np.ndarray:
     if (bad := ~(values > 0)).any():
         row = int(bad.argmax())
         raise InputError(
-            f"{cells.where(row, name)}: {shown(cells.columns[name][row])} is no cost; every row needs a positive number"
+            f"{cells.where(row, name)}: cost {shown(cells.columns[name][row])} is invalid; every row needs a positive "
+            "number"
         )
     return values
 
@@ -169,8 +175,8 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
             for row, cell in enumerate(cells.columns.get(name, ())):
                 if texts.number(cell, cells.decimal) is None and texts.number(cell) is not None:
                     raise InputError(
-                        f"{cells.where(row, name)}: {shown(cell)} has a point, but --decimal says that the decimal "
-                        f"mark is {cells.decimal!r}; write the digits and that mark alone"
+                        f"{cells.where(row, name)}: {shown(cell)} has a decimal point, but --decimal is "
+                        f"{cells.decimal!r}. Use that mark, without thousands separators."
                     )
     for column in schema.columns:
         if isinstance(column, Date) and column.name in columns:
@@ -214,7 +220,7 @@ def rows(table: Table, state: Campaign) -> Rows:
     if costs is not None:
         costs = np.concatenate([costs, [float(row.suggestion.get("cost", "nan")) for row in gone]])
         if unknown := int(np.isnan(costs[taken]).sum()):
-            notes.append(f"The costs of {unknown} rows that are no longer in the table are not known, nor counted.")
+            notes.append(f"The total cost omits {counted(unknown, 'removed row')} of unknown cost.")
     budget = float(len(taken) if costs is None else np.nansum(costs[taken]))
     spent = {"labels": float(len(complete) + len(pending)), "budget": budget}
     values = [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured]
@@ -232,11 +238,12 @@ def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, lis
             _features(table, [row])
             usable.append(row)
         except InputError as error:
-            notes.append(f"Row {campaign.short(row.id)}, which is no longer in the table, is not learnt from: {error}.")
+            reason = str(error).rstrip(".")
+            notes.append(f"Ignored row {campaign.short(row.id)}, which is no longer in the table: {reason}.")
     if not usable:
         return usable, np.empty((0, len(table.schema.features))), notes
     matrix = _features(table, usable)
-    return usable, matrix.x, [*notes, *(f"Of rows that are no longer in the table: {note}" for note in matrix.notes)]
+    return usable, matrix.x, [*notes, *(f"Rows no longer in the table: {note}" for note in matrix.notes)]
 
 
 def _features(table: Table, rows: Sequence[Row]) -> Matrix:

@@ -14,8 +14,7 @@ from explore import registry
 from explore.core.rng import Rng
 from explore.inference.predict import Predictor
 from explore.learning.classification import classify
-from explore.learning.feed import ImageFeed
-from explore.learning.fit import last_epoch
+from explore.learning.fit import ImageFeed, last_epoch
 from explore.nets import zoo
 from explore.nets.likelihoods import Categorical
 from explore.nets.net import Net

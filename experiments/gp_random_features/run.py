@@ -23,12 +23,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from experiments.driver import experiment, fit, merge, names, write
+from experiments.driver import Integers, experiment, fit, merge, names, write
 from experiments.gp_random_features import kernel as kernels
 from experiments.gp_random_features import mean_field, sparse
 from experiments.gp_random_features.functions import FUNCTIONS
 from experiments.tables import markdown, mean_sd, sections
-from explore.cli.script import Integers
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.learning import compare

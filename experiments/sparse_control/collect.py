@@ -24,12 +24,12 @@ from sb3_contrib import TRPO
 
 from experiments.driver import FOLDER, commits, merge
 from experiments.sparse_control.run import BATCH, HERE, POSTERIORS, TASKS, Job, chosen, further, tuning
-from explore.cli import parameters
 from explore.cli.rl.environment import environments
+from explore.cli.rl.model import algorithm, derived
 from explore.cli.rl.settings import Settings
-from explore.cli.rl.training import algorithm, derived
 from explore.cli.script import Script
 from explore.core.errors import InputError
+from explore.runs.recorded import read
 
 HORIZON = 500
 KEPT = ["extrinsic_total", "ep_extrinsic_mean", "success", "bonus_mean", "bonus_median", "dyn_nll_before",
@@ -80,7 +80,7 @@ def moved(job: Job, runs: Path) -> float | None:
     if job.posterior != "none" or not saved:
         return None
     config = job.folder(runs) / "config.json"
-    settings = parameters.read(Settings, json.loads(config.read_text())["settings"], str(config))
+    settings = read(Settings, json.loads(config.read_text())["settings"], str(config))
     env = environments(settings, settings.n_envs)
     begun = algorithm(settings, env, 0, derived(job.seed, 0), "cpu").policy.state_dict()
     ended = TRPO.load(max(saved, key=lambda path: int(path.parent.name)), device="cpu").policy.state_dict()

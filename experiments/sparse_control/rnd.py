@@ -35,13 +35,14 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from torch import Tensor, nn
 
-from explore.cli import parameters, rl
-from explore.cli.rl.callbacks import Iterations, TimedVIME
+from explore.cli import rl
 from explore.cli.rl.environment import environments
+from explore.cli.rl.model import algorithm, derived
 from explore.cli.rl.settings import Settings, resolve
-from explore.cli.rl.training import algorithm, derived
+from explore.cli.rl.training import Iterations, TimedVIME
 from explore.cli.script import Script
 from explore.runs import provenance
+from explore.runs.recorded import written
 from explore.vime import Reward, Transitions
 from explore.vime.spaces import Vectors
 
@@ -143,7 +144,7 @@ def main(eta: float, window: int | None, folder: Path, arguments: tuple[str, ...
     session = provenance.session(command_line=command, device="cpu", threads=torch.get_num_threads())
     draft = folder.with_name(f".{folder.name}")
     draft.mkdir(parents=True, exist_ok=True)
-    config = {"settings": parameters.written(settings) | {"eta": eta, "window": window}, "sessions": [session]}
+    config = {"settings": written(settings) | {"eta": eta, "window": window}, "sessions": [session]}
     (draft / "config.json").write_text(json.dumps(config, indent=2))
     train(settings, eta=eta, window=window).to_csv(draft / "results.csv", index=False)
     draft.rename(folder)

@@ -16,11 +16,10 @@ import click
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.driver import experiment, fit, merge, split, write
+from experiments.driver import Integers, experiment, fit, merge, split, write
 from experiments.tables import markdown, mean_sd, mean_se, sections
 from experiments.whvi_toy.run import parameters
 from experiments.whvi_uci import run as uci
-from explore.cli.script import Integers
 from explore.core.rng import Rng
 from explore.data import load
 from explore.learning import compare

@@ -4,50 +4,44 @@ Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3. With a p
 
     min_B tr((P + sum_B I_x)^-1 sum_U I_x),   I_x the Fisher information of a label at x.
 
-The paper uses the weights of a net's last layer. Here z are the coordinates of S sampled nets: f = mean + F^T z with
-z ~ N(0, I_S), so that P = I and no matrix is larger than [S, S]. I_x = V V^T and V = F G; G G^T is the information
-about the output at its mean: the precision of the noise for numbers, diag(p) - p p^T for classes.
-
-Points are chosen greedily forward, each given those before it and the pending ones; the paper's backward pass, which
-takes twice as many and drops half, is omitted. Near-duplicates of a chosen or pending point come after all others.
+The paper uses the weights of a net's last layer, here z are the coordinates of S sampled nets: f = mean + F^T z with z
+~ N(0, I_S), so that P = I. I_x = V V^T and V = F G; G G^T is the information about the output at its mean. Points are
+chosen greedily forward; the paper's backward pass, which takes twice as many and drops half, is omitted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View
-from explore.acquisitions.conditioning import greedy_given, precision_given, signals
-from explore.core.errors import check_fields
-from explore.core.linalg import inverse_root
+from explore.acquisitions.conditioning import Numbers, greedy_given, root_of, signals
+from explore.core.errors import Checked
 from explore.execution import parallel
 
 
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
-class BAIT:
+class BAIT(Checked):
     """The k points that lower the trace most; scores: the decrease, averaged over the pool (or `view.targets`)."""
 
     alike: float = 0.01  # points are, whose predictions differ by less than this share of their variance
 
-    def __post_init__(self) -> None:
-        check_fields(self, {"alike": "[0, 1]"})
+    ranges: ClassVar[dict[str, str]] = {"alike": "[0, 1]"}
 
     def __call__(self, view: View, k: int) -> Choice:
-        pool = _pool(view)
+        pool, labels = _pool(view), Numbers(partial(signals, view.likelihood, view.noise))
 
         def scores(precision: Tensor | None) -> Tensor:
-            root = None if precision is None else inverse_root(precision)[0]
-            return view.each(lambda out: _fall(signals(view.likelihood, view.noise, out), root, pool))
+            root = root_of(precision)
+            return view.each(lambda out: _fall(labels.signals(out), root, pool))
 
-        def update(precision: Tensor | None, out: Tensor) -> Tensor | None:
-            return precision_given(precision, signals(view.likelihood, view.noise, out))
-
-        return greedy_given(view, k, None, scores, update, self.alike)
+        return greedy_given(view, k, None, scores, labels.condition, self.alike)
 
 
 def _pool(view: View) -> Float[Tensor, "R S S"]:
@@ -60,10 +54,7 @@ def _pool(view: View) -> Float[Tensor, "R S S"]:
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:
-    """Tr(P^-1 M) - tr((P + V V^T)^-1 M) of each point; M is the pool's, `root` is L^-1, and P = L L^T.
-
-    By the Woodbury identity this is tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V).
-    """
+    """Return tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V), the fall of tr(P^-1 M); `root` is L^-1 with P = L L^T."""
     if root is not None:
         v, pool = torch.einsum("rzs,rsbk->rzbk", root, v), root @ pool @ root.mT
     gram = torch.einsum("rsbk,rsbl->rbkl", v, v)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from explore.core.errors import InputError
+from explore.core.errors import InputError, counted
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference import predict
@@ -30,10 +30,7 @@ CACHED = 2**26  # numbers that the outputs of all images may have to be stored: 
 
 
 class Choice(NamedTuple):
-    """The points to label next, best first, with their scores.
-
-    A rule numbers the candidates of its view from 0; `ActiveLearner.ask` answers with indices into the pool.
-    """
+    """The points to label next, best first, with their scores; a rule numbers the candidates of its view from 0."""
 
     indices: Int[Tensor, "R k"]
     scores: Float[Tensor, "R k"]
@@ -99,7 +96,7 @@ class View:
         return divided(self._each, self.candidates.shape[1], lambda _, out: score(out))
 
     def _each(self, share: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Outputs of these candidates; those of images are stored for rules that need them several times."""
+        """Return outputs of these candidates; image outputs are stored for rules that need them several times."""
         if self._cache:
             yield from self._cache
             return
@@ -140,7 +137,7 @@ Acquisition = Callable[[View, int], Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """A decorator that declares what a rule needs and how it chooses; a mismatch is refused before any fit."""
+    """Declare, as a decorator, what a rule needs and how it chooses; a mismatch is refused before any fit."""
 
     spread: bool = False  # it uses how predictions vary over the weights
     density: bool = False  # it uses the posterior's density, see `Variational`
@@ -169,24 +166,25 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
     try:
         inspect.signature(rule).bind("view", "k")
     except (TypeError, ValueError):  # as functions without a signature raise
-        raise InputError(
-            f"{rule!r} is no acquisition; it must be a function of a view and a number of points"
-        ) from None
+        raise InputError(f"{rule!r} is not an acquisition; it must be a function of (view, k)") from None
     needs, name, method = needs_of(rule), name_of(rule), type(posterior).__name__
     kind = "classes" if posterior.likelihood.discrete else "numbers"
     if needs.spread and (posterior.certain or samples < 2):
-        raise InputError(
-            f"{name} goes by how predictions vary over the weights, and with {method} and samples={samples} nothing "
-            "varies; choose random, or a posterior with several samples"
-        )
+        advice = "use a posterior with weight uncertainty and samples of at least 2, or the acquisition random"
+        raise InputError(f"{name} needs weight uncertainty, but {method} with samples={samples} has none; {advice}")
     if needs.density and not isinstance(posterior, Variational):
-        raise InputError(f"{name} needs a posterior with a density, and {method} has none; choose another one")
+        advice = "choose another acquisition or posterior"
+        raise InputError(f"{name} needs a posterior with a density, but {method} has none; {advice}")
     if needs.targets not in ("any", kind):
-        raise InputError(f"{name} is a rule for {needs.targets}, and {method} predicts {kind}; choose another rule")
+        raise InputError(
+            f"{name} supports {needs.targets} only, but {method} predicts {kind}; choose another acquisition"
+        )
     if needs.single and (numbers := width(posterior.likelihood, posterior.net.outputs)) != 1:
-        raise InputError(f"{name} goes by one number, and the net of this {method} predicts {numbers}")
+        raise InputError(
+            f"{name} supports a single output, but {method} predicts {numbers}; choose another acquisition"
+        )
     if needs.most is not None and k > needs.most:
-        raise InputError(f"{name} chooses at most {needs.most} at once; got {k}")
+        raise InputError(f"{name} chooses at most {counted(needs.most, 'point')} at once, not {k}; use a smaller batch")
 
 
 def name_of(rule: Acquisition) -> str:
@@ -206,10 +204,7 @@ def best(
     behind: Bool[Tensor, "R C"] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """Choose the k allowed points of the highest score, or score per cost; one that is not finite ranks last.
-
-    Points `behind` rank below all others, among themselves by score.
-    """
+    """Choose the k allowed points of the highest score, or score per cost; those `behind` or not finite rank last."""
     # A negative score must not improve by a high cost.
     worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)
     ranked = worth.masked_fill(~worth.isfinite(), torch.finfo(scores.dtype).min)
@@ -224,25 +219,18 @@ def greedy(
     k: int,
     start: Carry,
     scores: Callable[[Carry], Float[Tensor, "R C"]],
-    given: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
+    update: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
     behind: Callable[[Carry], Bool[Tensor, "R C"]] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
     """Choose k points one after another, each the best given those before it.
 
-    Args:
-        mask: [R, C] which points may be chosen.
-        k: how many.
-        start: the state before the first choice.
-        scores: of all candidates, from the state.
-        given: the state once the points [R, 1] are chosen too.
-        behind: which candidates rank below all others, from the state.
-        cost: of each candidate, by which scores are divided.
+    `scores` are of all candidates, from the state, `update` the state once the points [R, 1] are chosen too.
     """
     state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):
         mask = mask.scatter(1, chosen[-1].indices, False)
-        state = given(state, chosen[-1].indices)
+        state = update(state, chosen[-1].indices)
         chosen.append(best(scores(state), mask, 1, behind and behind(state), cost))
     return Choice(*(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
 
@@ -252,14 +240,14 @@ class RedundancyWarning(UserWarning):
 
 
 def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
-    """Describe how a rule that scores points one by one may choose near-duplicates; "" where it does not."""
+    """Describe how a rule that scores points independently may choose near-duplicates; "" if it does not."""
     if k + pending == 1 or not needs_of(rule).alone:
         return ""
-    together = [f"{k} chosen together may be near-duplicates"] if k > 1 else []
-    beside = [f"what it chooses may be near-duplicates of the {pending} pending points, which it ignores"]
+    together = ["each other"] if k > 1 else []
+    beside = [f"the {counted(pending, 'pending point')}"] if pending else []
+    near = " or ".join(together + beside)
     return (
-        f"{name_of(rule)} scores points one by one and does not ask what the others tell, so that "
-        f"{', and '.join(together + beside * (pending > 0))}; epig does"
+        f"{name_of(rule)} scores points independently; they may be near-duplicates of {near}. Use epig to avoid this."
     )
 
 
@@ -270,12 +258,12 @@ def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -
         indices, scores = answer
         shapes = {tuple(indices.shape), tuple(scores.shape)}
     except (TypeError, ValueError, AttributeError):
-        raise InputError(f"{who} must answer with indices and scores") from None
+        raise InputError(f"{who} must return (indices, scores)") from None
     if shapes != {(len(mask), k)} or indices.dtype != torch.int64:
-        raise InputError(f"{who} must answer with indices (int64) and scores, [{len(mask)}, {k}] each")
+        raise InputError(f"{who} must return int64 indices and scores, each of shape [{len(mask)}, {k}]")
     for row, present in zip(indices.tolist(), mask.cpu().numpy(), strict=True):
         if len(set(row)) < k:
-            raise InputError(f"{who} chose a point twice: {row}; it must choose {k} different ones")
+            raise InputError(f"{who} returned a point twice: {row}; it must return {k} different points")
         if not all(0 <= i < len(present) and present[i] for i in row):
-            raise InputError(f"{who} chose {row}; there are the candidates 0 to {int(present.sum()) - 1}")
+            raise InputError(f"{who} returned {row}; candidates are numbered 0 to {int(present.sum()) - 1}")
     return Choice(indices, scores)

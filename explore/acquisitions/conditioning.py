@@ -1,18 +1,16 @@
 """Information of unseen labels about the sampled nets and about each other.
 
-Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1). Then f = F^T z with
-z ~ N(0, I). Labels change only the precision of z, an [S, S] matrix, and their values do not matter. With V the
-`signals` of a point, W = (V^T V + 1)^-1/2 V^T and M = W W*^T, the labels of two points have the mutual information
-I = -1/2 log det(1 - M M^T); for one output M is the correlation of y and y*.
+Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1), so that f = F^T z with z ~
+N(0, I). Labels change only the precision of z, [S, S]. With V the `signals` of a point, W = (V^T V + 1)^-1/2 V^T and M
+= W W*^T, two labels have the mutual information I = -1/2 log det(1 - M M^T).
 
-Classes: a label y multiplies the weight of net s by p_s(y). All sets of labels that the points may have are listed with
-their probabilities while they are few. Beyond that, some are drawn by systematic resampling (Kitagawa 1996), which
-leaves every average over the sets unbiased. I is that of the table p(y, y*) = sum_s w_s p_s(y) p_s(y*).
+Classes: a label y multiplies the weight of net s by p_s(y). All sets of labels that points may have are listed while
+they are few; of more, some are drawn by systematic resampling (Kitagawa 1996), without bias. I is that of the table
+p(y, y*) = sum_s w_s p_s(y) p_s(y*).
 
-Points that have nothing in common still show E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1) in S samples, so that I would
-be too large. `adjusted` subtracts this from |M|^2, as Ezekiel's R^2 (1930) does, and ignores dependence that is no
-larger. For classes W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to second order, and S is the
-effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
+Independent points still show E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1) in S samples. `adjusted` subtracts this, as
+Ezekiel's R^2 (1930) does. For classes W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to second order,
+and S is the effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from explore.core.rng import Rng
 from explore.inference import predict
 from explore.nets.protocols import Likelihood, Noise
 
-__all__ = ["Classes", "LabelSets", "Numbers", "centred", "greedy_given", "joint_gain", "precision_given", "signals"]
+__all__ = ["Classes", "LabelSets", "Numbers", "centred", "greedy_given", "joint_gain", "root_of", "signals"]
 
 TINY = 1e-12  # a probability below this is as good as none
 Knowledge = TypeVar("Knowledge")
@@ -48,14 +46,9 @@ def greedy_given(
 ) -> Choice:
     """Choose k points one after another, each the best given the pending points and those before it.
 
-    Args:
-        view: the rule's view; scores are divided by its cost.
-        k: how many.
-        start: knowledge before the pending points.
-        scores: of all candidates, from the knowledge.
-        update: the knowledge after points with these outputs are labelled.
-        apart: candidates whose predictions differ by less than this share of their variance from those of a pending
-            or chosen point come after all others.
+    `scores` are of all candidates, from the knowledge; `update` is the knowledge after points with these outputs are
+    labelled. Candidates whose predictions differ by less than the share `apart` of their variance from those of a
+    pending or chosen point come after all others.
     """
     none = torch.zeros_like(view.mask)
 
@@ -79,20 +72,9 @@ def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
 
 
 def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
-    """V = F G of each point: its label tells as much about z as K numbers V^T z with noise of variance 1.
-
-    G G^T is the Fisher information of a label about the output, at its mean. It is exact for Gaussian noise, and that
-    of a generalised linear model otherwise.
-    """
+    """Return V = F G of each point, G G^T the Fisher information of a label about the output, at its mean."""
     root = likelihood.fisher_root(noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
     return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
-
-
-def precision_given(before: Float[Tensor, "R S S"] | None, v: Float[Tensor, "R S n K"]) -> Float[Tensor, "R S S"]:
-    """The precision of z after n points with signals v are labelled; None: the identity."""
-    v = v.flatten(2)
-    before = torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if before is None else before
-    return before + v @ v.mT
 
 
 def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor, "R b"]:
@@ -102,6 +84,11 @@ def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor
     covariance = torch.einsum("rsbk,rsbl->rbkl", v, v)
     eye = torch.eye(covariance.shape[-1], dtype=v.dtype, device=v.device)
     return 0.5 * torch.logdet(eye + covariance)
+
+
+def root_of(precision: Float[Tensor, "R S S"] | None) -> Float[Tensor, "R S S"] | None:
+    """Return L^-1, where the precision is L L^T; None: the identity."""
+    return None if precision is None else inverse_root(precision)[0]
 
 
 class LabelSets(NamedTuple):
@@ -116,7 +103,7 @@ class LabelSets(NamedTuple):
         replicas, samples = like.shape[:2]
         return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
 
-    def given(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
+    def condition(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
         """The sets for n more points with these class probabilities; at most `most` are drawn."""
         sets = self
         for point in p.unbind(2):
@@ -140,11 +127,16 @@ class LabelSets(NamedTuple):
         return LabelSets(mass, weights / weights.sum(2, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny))
 
 
-def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
-    """Candidates that would merely repeat one of the points with these outputs.
+def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None = None) -> Float[Tensor, "R b"]:
+    """Return the entropy of mean probabilities minus their mean entropy, in nats, over sets of other points' labels."""
+    mass, weights = sets or LabelSets.none(p)
+    average = torch.einsum("rm,rms,rsb->rb", mass, weights, torch.special.entr(p).sum(3))
+    joint = (torch.einsum("rms,rsbc->rmbc", weights, part) for part in _parts(p, 2, mass.shape[1] * p.shape[3]))
+    return torch.cat([torch.einsum("rm,rmb->rb", mass, torch.special.entr(q).sum(3)) for q in joint], 1) - average
 
-    The difference of the two predictions varies over the nets by less than this share of the larger variance.
-    """
+
+def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
+    """Return candidates whose difference from one of the points varies by less than this share of the variance."""
     references = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
 
     def near(out: Tensor) -> Tensor:
@@ -167,20 +159,23 @@ class Numbers:
     """Real-valued labels; their information is the precision of z (None: the identity)."""
 
     signals: Callable[[Tensor], Float[Tensor, "R S b K"]]  # V of points with these outputs
-    adjusted: bool
+    adjusted: bool = False
 
-    def start(self, out: Float[Tensor, "R S n O"]) -> None:
-        """No labels."""
+    def condition(self, precision: Tensor | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
+        """Return the precision after points with these outputs are labelled."""
+        v = self.signals(out).flatten(2)
+        return v @ v.mT + (torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if precision is None else precision)
 
-    def given(self, precision: Float[Tensor, "R S S"] | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
-        """The precision after points with these outputs are labelled."""
-        return precision_given(precision, self.signals(out))
+    def gain(self, precision: Float[Tensor, "R S S"] | None) -> Information:
+        """Return a function of outputs [R, S, b, O]: the information of their labels about the weights."""
+        root = root_of(precision)
+        return lambda out: joint_gain(self.signals(out), root)
 
     def about(
         self, precision: Tensor | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
     ) -> Information:
         """Return a function of outputs [R, S, b, O]: the information of their labels about the targets'."""
-        root, share = None if precision is None else inverse_root(precision)[0], share.unsqueeze(2)
+        root, share = root_of(precision), share.unsqueeze(2)
         other = self._whitened(targets, root)
         outputs, samples = other.shape[2:]
         pairs = _of_one_output if outputs == 1 else _of_outputs
@@ -235,7 +230,7 @@ def _beyond_chance(
     samples: int | Tensor,
     directions: int,
 ) -> Float[Tensor, "R b T"]:
-    """Subtract from |M|^2, in place, its level for independent points; rescale to keep full dependence fixed."""
+    """Subtract the |M|^2 expected for independent points, in place; rescale so that full dependence keeps its value."""
     freedom = torch.as_tensor(samples - 1 - directions).to(squares).clamp_min(1)
     squares.mul_((samples - 1) / freedom)
     return squares.addcmul_(one.unsqueeze(2) / freedom, other.unsqueeze(1), value=-1).clamp_(min=0)
@@ -250,17 +245,21 @@ class Classes:
     label_sets: int  # at most; of more, a sample is drawn
     rng: Rng  # for that
 
-    def start(self, out: Float[Tensor, "R S n O"]) -> LabelSets:
-        """Start without labels."""
-        return LabelSets.none(out)
+    def condition(self, sets: LabelSets | None, out: Float[Tensor, "R S p O"]) -> LabelSets:
+        """Return the sets after points with these outputs are labelled."""
+        p = self.probabilities(out)
+        return (sets or LabelSets.none(p)).condition(p, self.label_sets, self.rng)
 
-    def given(self, sets: LabelSets, out: Float[Tensor, "R S p O"]) -> LabelSets:
-        """The sets after points with these outputs are labelled."""
-        return sets.given(self.probabilities(out), self.label_sets, self.rng)
+    def gain(self, sets: LabelSets | None) -> Information:
+        """Return a function of outputs [R, S, b, O]: the information of their labels about the weights."""
+        return lambda out: information_of_classes(self.probabilities(out), sets)
 
-    def about(self, sets: LabelSets, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]) -> Information:
+    def about(
+        self, sets: LabelSets | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
+    ) -> Information:
         """Return a function of outputs [R, S, b, O]: the information of their labels about the targets'."""
         p, share = self.probabilities(targets).movedim(3, 2), share.unsqueeze(2)  # [R, S, C, T]
+        sets = sets or LabelSets.none(p)
         at_targets = [Weighted.of(p, weights) for weights in sets.weights.unbind(1)]
         adjusted = self.adjusted and p.shape[1] > p.shape[2]
 

@@ -1,13 +1,11 @@
 """Core-set: points far from all that are labelled, pending or chosen, by greedy k-centre (Sener and Savarese 2018).
 
-Active Learning for Convolutional Neural Networks: A Core-Set Approach, Algorithm 1: the candidate farthest from its
-nearest centre, then the next one, given that. The paper measures distances between activations of a trained net's last
-hidden layer. Here the distance is that of the sampled nets' predictions, numbers or class probabilities,
+Active Learning for Convolutional Neural Networks: A Core-Set Approach, Algorithm 1. In place of activations of a last
+hidden layer the distance is that of the sampled nets' predictions, numbers or class probabilities,
 
     d(x, x')^2 = 1/S sum_s |f_s(x) - f_s(x')|^2,
 
-so that features which the targets do not depend on do not count. With `space=inputs` it is that of the standardised
-inputs, and nothing is predicted.
+so that features which the targets do not depend on do not count; or with `space=inputs` that of standardised inputs.
 """
 
 from __future__ import annotations
@@ -20,18 +18,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, View, greedy
-from explore.core.errors import check_fields
+from explore.core.errors import Checked
 from explore.inference.predict import filled, parts
 
 
 @dataclass(frozen=True)
-class CoreSet:
+class CoreSet(Checked):
     """The k points farthest from all that are labelled, pending or chosen before; scores are the distances."""
 
     space: Literal["predictions", "inputs"] = "predictions"  # where distances are measured
-
-    def __post_init__(self) -> None:
-        check_fields(self, {})
 
     def __call__(self, view: View, k: int) -> Choice:
         def update(nearest: Tensor, chosen: Int[Tensor, "R 1"]) -> Tensor:

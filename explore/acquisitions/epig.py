@@ -4,13 +4,9 @@ Bickford Smith, Kirsch, Farquhar, Gal, Foster, Rainforth: Prediction-Oriented Ba
 
     EPIG(x) = E_{x* ~ targets} I(y; y* | x, x*)
 
-The targets x* are the inputs at which the model will be used: the candidates themselves (the point itself, measured
-again, among them), or those passed to the learner; test points never are. What a label tells about weights on which no
-target depends counts for nothing, so that outliers are not chased as by the variance.
-
-Several points are chosen one after another, each given the labels of those before it and of the pending ones. Where
-noise is large, repeating a measurement can tell most; near-duplicates of a chosen or pending point therefore come after
-all others.
+The targets x* are the inputs at which the model will be used: the candidates, or those passed to the learner. What a
+label tells about weights on which no target depends counts for nothing. Points are chosen one after another, each given
+the labels of those before it and of the pending ones; near-duplicates of these come after all others.
 """
 
 from __future__ import annotations
@@ -25,12 +21,12 @@ from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View, best
 from explore.acquisitions.conditioning import Classes, Numbers, greedy_given, signals
-from explore.core.errors import check_fields
+from explore.core.errors import Checked
 
 
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
-class EPIG:
+class EPIG(Checked):
     """The k points most informative about the targets' labels; scores in nats, averaged over targets."""
 
     targets: int = 1000  # at most; of more candidates a sample is drawn, the same for a whole batch
@@ -40,9 +36,6 @@ class EPIG:
 
     ranges: ClassVar[dict[str, str]] = {"targets": "[1, 1e5]", "label_sets": "[1, 1e4]", "alike": "[0, 1]"}
 
-    def __post_init__(self) -> None:
-        check_fields(self, self.ranges)
-
     def __call__(self, view: View, k: int) -> Choice:
         x, share = self._targets(view)
         labels: Any = self._labels(view)
@@ -51,7 +44,7 @@ class EPIG:
         def scores(knowledge: Any) -> Tensor:
             return view.each(labels.about(knowledge, at_targets, share))
 
-        return greedy_given(view, k, labels.start(at_targets), scores, labels.given, self.alike)
+        return greedy_given(view, k, None, scores, labels.condition, self.alike)
 
     def _targets(self, view: View) -> tuple[Tensor, Float[Tensor, "R T"]]:
         """Inputs whose labels matter [R, T, ...], and the share of each in the mean."""

@@ -2,9 +2,8 @@
 
     qEI(x_1..x_k) = E max(0, max_i f(x_i) - best)
 
-f is the output without noise, and best the highest posterior mean at a labelled point, since labels are noisy. Pending
-points count as part of the batch. The first score is the closed form from f's mean and variance; the i-th is what the
-point adds to the expectation, over `draws` of the values before it (`explore/acquisitions/optimum.py`).
+f is the output without noise, and best the highest posterior mean at a labelled point. Pending points count as part of
+the batch. The first score is the closed form, the i-th what the point adds to the expectation, see `optimum`.
 """
 
 from __future__ import annotations
@@ -14,19 +13,16 @@ from typing import Literal
 
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.optimum import highest_mean, in_turn, ramp
-from explore.core.errors import check_fields
+from explore.core.errors import Checked
 
 
 @Needs(spread=True, targets="numbers", costs=True, single=True)
 @dataclass(frozen=True)
-class ExpectedImprovement:
+class ExpectedImprovement(Checked):
     """The k points of largest joint improvement; scores in standard deviations of the labelled targets."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
     draws: int = 500  # of the values at pending and chosen points
-
-    def __post_init__(self) -> None:
-        check_fields(self, {})
 
     def __call__(self, view: View, k: int) -> Choice:
         return in_turn(

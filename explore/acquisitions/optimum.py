@@ -58,16 +58,10 @@ def in_turn(
     value: Callable[[Tensor, Tensor], Tensor],
     score: Callable[[Forecast, Tensor], Tensor],
 ) -> Choice:
-    """Choose k points one after another.
+    """Choose k points one after another, with M `draws` of the values of those before.
 
-    Args:
-        view: of a net that predicts one number.
-        k: how many.
-        direction: "maximise" or "minimise".
-        draws: M.
-        best: value before the batch.
-        value: of a point, from its mean [R, 1] and the deviation of f from it [R, M].
-        score: of points, from their forecast and the best value so far [R, M, 1]; [R, M or 1, b].
+    `best` [R] is the value before the batch; `value` that of a point from its mean [R, 1] and the deviation of f from
+    it [R, M]; `score` that of points from their forecast and the best value so far [R, M, 1]: [R, M or 1, b].
     """
 
     def forecast(state: _Draws, out: Float[Tensor, "R S b 1"]) -> tuple[Forecast, Tensor]:

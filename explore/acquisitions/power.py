@@ -1,11 +1,9 @@
 """Power sampling: another rule's scores with noise, for diverse batches (Kirsch et al. 2023).
 
-Stochastic Batch Acquisition: A Simple Baseline for Deep Active Learning, Section 3: k points drawn one after another
-without replacement, each with a probability proportional to s^beta, s its score. They are the k largest of
+Stochastic Batch Acquisition: A Simple Baseline for Deep Active Learning, Section 3: k points drawn without replacement,
+with probabilities proportional to s^beta, s the score: the k largest of
 
     beta log s + G,   G = -log(-log u),   u uniform                                  (Gumbel top-k; Kool et al. 2019)
-
-and no batch costs more than a single point. beta = 0 is `random`, beta -> inf the k largest scores.
 """
 
 from __future__ import annotations
@@ -31,9 +29,8 @@ class Power:
         if self._base.scores is None:
             rules = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
             allowed = [name for name, rule in rules.items() if not isinstance(rule, type) and needs_of(rule).scores]
-            raise InputError(
-                f"power draws by scores of single points, and {self.rule} gives none; allowed: {', '.join(allowed)}"
-            )
+            needed = f"power needs an acquisition that scores single points, which {self.rule} does not"
+            raise InputError(f"{needed}; allowed: {', '.join(allowed)}")
 
     @property
     def _base(self) -> Needs:

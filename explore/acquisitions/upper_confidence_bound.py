@@ -2,9 +2,8 @@
 
     qUCB(x_1..x_k) = E max_i (mean_i + kappa sqrt(pi / 2) |f(x_i) - mean_i|)
 
-which is mean + kappa * deviation for one point, f being the output without noise; to minimise, -f is maximised. Pending
-points count as part of the batch. The expectation is over `draws` of the values of the points before a candidate
-(`explore/acquisitions/optimum.py`); the scores are the bounds of each point by itself.
+which is mean + kappa * deviation for one point, f being the output without noise. Pending points count as part of the
+batch; the scores are the bounds of each point by itself.
 """
 
 from __future__ import annotations
@@ -18,20 +17,17 @@ from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.optimum import SIGNS, Forecast, in_turn, ramp
-from explore.core.errors import check_fields
+from explore.core.errors import Checked
 
 
 @Needs(spread=True, targets="numbers", single=True)
 @dataclass(frozen=True)
-class UpperConfidenceBound:
+class UpperConfidenceBound(Checked):
     """The k points with the highest joint bound; scores: each point's upper (or lower) bound, standardised."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
     kappa: float = 2.0  # deviations added to the mean
     draws: int = 500  # of the values at pending and chosen points
-
-    def __post_init__(self) -> None:
-        check_fields(self, {})
 
     def __call__(self, view: View, k: int) -> Choice:
         width = self.kappa * (pi / 2) ** 0.5

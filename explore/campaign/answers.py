@@ -29,20 +29,25 @@ class Answers(Sheet):
         schema = reading.table.schema
         columns = ["_id", *([schema.id_column] if schema.id_column else [])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows
-        self._ids = [identifiers(file.columns[name]) for name in columns if name in file.columns]
+        self._id_columns = [name for name in columns if name in file.columns]
+        self._ids = [identifiers(file.columns[name]) for name in self._id_columns]
         self._has_all_features = set(schema.features) <= set(file.columns)
         if not set(schema.targets) & set(file.columns):
-            raise InputError(f"{file.path} has no column {listed(schema.targets)} of measurements")
+            raise InputError(
+                f"{file.path} has none of the target columns ({listed(schema.targets)}). Add one with the measurements."
+            )
         if not self._ids and not self._has_all_features:
-            names = listed(map(shown, columns))
-            raise InputError(f"{file.path} does not say which rows it is of; it needs {names}, or all features")
+            raise InputError(
+                f"Cannot match the rows of {file.path} to the table. Add a column {_either(columns)}, or all feature "
+                "columns."
+            )
         super().__init__(file, schema)
 
     def tell(self) -> None:
         """Add the measurements to the reading; refuse a line that matches several rows or none."""
         names = self._reading.table.file.columns
         if unused := [name for name in self.file.columns if name not in names and not name.startswith(PREFIX)]:
-            self._reading.notes.append(f"Columns of {self.file.path} that are not used: {listed(unused)}.")
+            self._reading.notes.append(f"Ignored columns of {self.file.path}: {listed(unused)}.")
         self._reading.notes += self.notes
         rows: dict[str, list[int]] = defaultdict(list)
         unnamed: dict[str, list[int]] = defaultdict(list)
@@ -59,23 +64,24 @@ class Answers(Sheet):
         written = [column[line] for column in self._ids if column[line]]
         if not written:
             if not self._has_all_features:
-                raise InputError(f"{self._where(line)} does not say which row it is of")
+                raise InputError(f"{self._where(line)}: no identifier. Fill in {_either(self._id_columns)}.")
             return ""
         names = [self._resolved(line, text) for text in written]
         if canonical(names[0]) != canonical(names[-1]):
             raise InputError(
-                f"{self._where(line)} is of the row {shown(written[0])} by {shown('_id')}, and of {shown(written[-1])} "
-                f"by {shown(self._id_column)}; empty the cell that is wrong"
+                f"{self._where(line)}: {shown('_id')} names row {shown(written[0])}, but {shown(self._id_column)} "
+                f"names row {shown(written[-1])}. Empty the wrong cell."
             )
         cells = self._reading.cells(names[0])
         if cells is None and not (self._id_column and self._has_all_features):
-            raise InputError(f"{self._where(line)}: there is no row {shown(names[0])}")
+            raise InputError(f"{self._where(line)}: no row {shown(names[0])}")
         for column, cell in self.cells(line).items():
             if cells and cell and column in cells and not same(cell, cells[column]):
-                remedy = "give it an identifier of its own" if self._id_column else "empty its identifier"
+                remedy = "give it its own identifier" if self._id_column else "empty its identifier"
                 raise InputError(
-                    f"{self._where(line)}, column {shown(column)}: {shown(cell)}, but the row {shown(written[0])} has "
-                    f"{shown(cells[column])}; if it was measured like that, it is another row: {remedy}"
+                    f"{self._where(line)}, column {shown(column)}: {shown(cell)}, but row {shown(written[0])} has "
+                    f"{shown(cells[column])}. Correct the cell. If the experiment did use {shown(cell)}, it is a new "
+                    f"row: {remedy}."
                 )
         return names[0]
 
@@ -98,8 +104,8 @@ class Answers(Sheet):
         ]
         if meant and len(certain) != 1:
             raise InputError(
-                f"{self._where(line)}: there is no row {shown(text)}; if it is {listed(map(shown, meant), 3)}, write "
-                "the identifier like that"
+                f"{self._where(line)}: no row {shown(text)}. Did you mean {listed(map(shown, meant), 3)}? Write the "
+                "identifier exactly as in the table."
             )
         return certain[0] if certain else text
 
@@ -115,10 +121,8 @@ class Answers(Sheet):
             alike = names.get(features, [])
             if self._id_column and len(alike) != 1:
                 candidates = f"rows {listed(map(shown, alike), 4)} have" if alike else "no row of the table has"
-                new = "" if alike else f", or give it an identifier of its own in {shown(self._id_column)}"
-                raise InputError(
-                    f"{self._where(lines[0])}: {candidates} these features; name the row in {shown('_id')}{new}"
-                )
+                new = "" if alike else f", or a new identifier in {shown(self._id_column)}"
+                raise InputError(f"{self._where(lines[0])}: {candidates} these features. Fill in {shown('_id')}{new}.")
             # Of identical rows the one with this number, then a pending one, then one without any.
             free = [self._rows.get(name) or Row(name) for name in alike or [features]]
             free.sort(key=lambda row: (bool(row.values), row.pending is None, row.gone))
@@ -160,6 +164,10 @@ class Answers(Sheet):
 
     def _where(self, line: int) -> str:
         return f"{self.file.path}, {self.file.unit} {self.file.lines[line]}"
+
+
+def _either(columns: Sequence[str]) -> str:
+    return " or ".join(map(shown, columns))
 
 
 def _without(values: Sequence[Value], old: Sequence[Value]) -> list[Value]:

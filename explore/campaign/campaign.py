@@ -9,8 +9,8 @@ from typing import Any
 
 from explore.campaign.answers import Answers
 from explore.campaign.log import Log
-from explore.campaign.memory import TOLD, Memory, Row, Schema
-from explore.campaign.reading import SHOWN, Reading, short
+from explore.campaign.memory import TOLD, Memory, Row, Schema, short
+from explore.campaign.reading import SHOWN, Reading
 from explore.campaign.sheet import Table
 from explore.core.errors import InputError, counted, listed
 from explore.data.reading import Cells
@@ -109,7 +109,7 @@ class Campaign:
         The values, such as predictions and scores, are logged. Returns the ids of the rows.
         """
         if len(set(rows)) < len(rows) or set(rows) - set(self.pool):
-            raise InputError(f"rows {listed(rows)} are not all different ones of the pool")
+            raise InputError(f"rows must be distinct indices from `pool`; got {listed(rows)}")
         names = [self.ids[i] for i in rows]
         suggestions = values or [{}] * len(names)
         self._tell([{"event": "suggest", "id": n, "values": dict(v)} for n, v in zip(names, suggestions, strict=True)])
@@ -136,7 +136,7 @@ class Campaign:
         self._append([{"event": "undo", "values": {"batch": last}}])
         kinds = Counter(event["event"] for event in events)
         batch = listed(f"{kinds[kind]} x {kind}" for kind in TOLD if kinds[kind])
-        self.notes.append(f"Batch {last} of {events[0]['time'][:16].replace('T', ' ')} UTC is taken back: {batch}.")
+        self.notes.append(f"Undid batch {last} of {events[0]['time'][:16].replace('T', ' ')} UTC: {batch}.")
 
     def status(self) -> list[str]:
         """Return sentences on where the campaign stands."""
@@ -181,7 +181,8 @@ class Campaign:
 
     def _objection(self, kind: str, row: Row) -> str:
         if kind == "skip" and self.memory.done(row):
-            return f"{'failed' if row.failed else 'is measured'} and will not be suggested; --retract withdraws that"
+            state = "failed" if row.failed else "is already measured"
+            return f"{state} and will not be suggested. To withdraw its result, use --retract {short(row.id)}."
         if kind == "release" and not row.skipped and row.pending is None:
             return "is neither pending nor skipped; there is nothing to release"
         return "was not measured; there is nothing to retract" if kind == "retract" and not row.values else ""

@@ -48,9 +48,9 @@ def read_head(folder: Path) -> Head | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}); {_remedy(folder)}") from error
+        raise InputError(f"{path} is damaged ({error}). {_remedy(folder)}") from error
     if content.get("format") != FORMAT:
-        raise InputError(f"{path} is of a newer version of explore; update it")
+        raise InputError(f"{path} was written by a newer version of explore. Update explore.")
     return head
 
 
@@ -127,7 +127,7 @@ class Log:
         except OSError as error:
             if self.path.exists():
                 os.truncate(self.path, size)
-            raise Failure(f"cannot write to {self.path}: {error.strerror}; nothing of it was written") from error
+            raise Failure(f"Cannot write to {self.path}: {error.strerror}. No entry was added.") from error
 
     def _save(self, head: Head) -> None:
         write_head(self._folder, head)
@@ -151,7 +151,9 @@ class Log:
         self._cut(content, end)
         if not self._dry and head != self._saved:
             if self._saved is None:
-                self.notes.append(f"{self._folder} is of an earlier version of explore; its log is now tied to it.")
+                self.notes.append(
+                    f"Added {HEAD} to {self._folder}, which an older version wrote. It detects later edits of the log."
+                )
             try:
                 self._save(head)
             except OSError as error:
@@ -168,10 +170,10 @@ class Log:
             if event is None:  # incomplete, unless only its last byte is another one
                 if n > len(lines) and _event(tail[:-1], sums[-1]) is None:
                     break
-                first = ", or the file is of another campaign" if self._saved else f", or {HEAD} is missing"
+                first = ", or it belongs to another campaign" if self._saved else f", or {HEAD} is missing"
                 raise InputError(
-                    f"{self.path}, line {n}, is damaged or was edited, or lines before it are missing"
-                    f"{first if n == 1 else ''}; {_remedy(self._folder)}"
+                    f"{self.path} is inconsistent at line {n}: it was damaged or edited, or lines are missing"
+                    f"{first if n == 1 else ''}. {_remedy(self._folder)}"
                 )
             sums.append(event.pop("sum"))
             events.append(event)
@@ -184,14 +186,16 @@ class Log:
         folder, head, entries = self._folder, self._saved, len(sums) - 1
         if head is None:
             if not entries and (folder / SETTINGS).exists():
-                raise InputError(f"{self.path} is missing or empty, though {folder} has a campaign; {_remedy(folder)}")
+                raise InputError(
+                    f"{self.path} is missing or empty, but {folder} belongs to a started campaign. {_remedy(folder)}"
+                )
         elif entries < head.entries:
             raise InputError(
                 f"{self.path} has {entries} of the {head.entries} entries that were written: "
-                f"{'its end is' if entries else 'all are'} missing; {_remedy(folder)}"
+                f"{'its end is' if entries else 'all are'} missing. {_remedy(folder)}"
             )
         elif sums[head.entries] != head.sum:
-            raise InputError(f"{self.path} is of another campaign than {folder / HEAD}; {_remedy(folder)}")
+            raise InputError(f"{self.path} and {HEAD} belong to different campaigns. {_remedy(folder)}")
 
     def _cut(self, content: bytes, end: int) -> None:
         """Discard bytes behind the complete entries."""
@@ -211,7 +215,7 @@ class Log:
 
 
 def _remedy(folder: Path) -> str:
-    return f"put back a copy of the whole folder {folder}, or move it away to start over"
+    return f"Restore {folder} from a backup, or move it away to start over."
 
 
 def _line(event: Mapping[str, Any], before: str) -> tuple[bytes, str]:

@@ -111,7 +111,7 @@ class Memory:
         """Apply one event; of an undone one, only its table description."""
         kind, values = event["event"], event.get("values") or {}
         if kind not in KINDS or (kind == "schema" and values["format"] > FORMAT):
-            raise InputError("the log is of a newer version of explore; update it")
+            raise InputError("The log was written by a newer version of explore. Update explore.")
         if kind == "schema":
             columns = tuple(values["targets"]), tuple(values["features"]), values["id"]
             self.schema = Schema(*columns, values.get("classes", False))
@@ -154,8 +154,9 @@ class Memory:
         meant = sorted(i for i in every if by_start and i.startswith(start) and i[FINGERPRINT:] == dash + number)
         if len(meant) == 1:
             return meant[0]
-        several = f"; it may be {listed(meant, 3)}" if meant else ""
-        raise InputError(f"there is no row {shown(name)}{several}")
+        if meant:
+            raise InputError(f"Row {shown(name)} is ambiguous: {listed(map(short, meant), 3)}. Use more letters.")
+        raise InputError(f"no row {shown(name)}")
 
     def _describe(self, event: Mapping[str, Any]) -> Row:
         """Apply the part of an event that no undo changes, and return its row."""
@@ -194,6 +195,11 @@ class Memory:
         self._aliases.pop(to, None)
         if name != to:
             self._aliases[name] = to
+
+
+def short(name: str) -> str:
+    """Shorten an id for messages: a fingerprint to its first letters, which still identify it."""
+    return name if len(name) < FINGERPRINT else name[:12] + name[FINGERPRINT:]
 
 
 def mean(values: Sequence[Value]) -> Value:

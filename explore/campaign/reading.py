@@ -15,12 +15,13 @@ from typing import Any
 from explore.campaign.cells import Value, folded, same, same_value
 from explore.campaign.log import Event
 from explore.campaign.matching import match_identical, match_moved
-from explore.campaign.memory import FORMAT, Memory, Row
+from explore.campaign.memory import FORMAT, Memory, Row, short
 from explore.campaign.sheet import Table, key
 from explore.core.errors import InputError, listed, shown
 from explore.data.texts import FAILED
 
 SHOWN = 8  # rows that a sentence names
+EMPTIED = "Ignored emptied cells of "  # start of a sentence
 
 
 class Reading:
@@ -84,7 +85,7 @@ class Reading:
     def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
         """Remember a row that only a file of labels has."""
         self._outside[name] = place
-        self.lines["Not in the table, but used all the same: "].append(place)
+        self.lines["Used although not in the table: "].append(place)
         self.tell("retire", name, cells=dict(cells))
 
     def tell_measurements(
@@ -100,18 +101,19 @@ class Reading:
         labels = {t: new for t, new in values.items() if new[: len(was[t])] == was[t]}
         corrected = {t: new for t, new in values.items() if t not in labels}
         for t, new in corrected.items():
-            reason = "" if source in ("table", "failed") else f", as {source} says"
-            if reason and t in row.table:
-                reason += f", though the table says {_values([row.table[t]])}"
-            self.notes.append(f"{self.name(name)}: {t} is corrected from {_values(was[t])} to {_values(new)}{reason}.")
+            reason = ""
+            if source not in ("table", "failed"):
+                still = f"; the table still has {_values([row.table[t]])}" if t in row.table else ""
+                reason = f" (from {source}{still})"
+            self.notes.append(f"{self.name(name)}: corrected {t} from {_values(was[t])} to {_values(new)}{reason}.")
         if labels:
             self.tell("label", name, values=labels, **{"from": source}, **table)
             failed = [target for target, new in labels.items() if new == [None]]
             if failed:
                 targets = "" if len(self.table.schema.targets) == 1 else f" ({listed(failed)})"
-                self.lines["Failed, and not suggested again: "].append(self.name(name) + targets)
+                self.lines["Failed, will not be suggested again: "].append(self.name(name) + targets)
             if len(failed) < len(labels):
-                start = "New measurements: " if pending is None else f"Answered, of batch {pending}: "
+                start = "New measurements: " if pending is None else f"New measurements from batch {pending}: "
                 self.lines[start].append(self.name(name))
         if corrected:
             was = {t: was[t] for t in corrected}
@@ -122,8 +124,10 @@ class Reading:
         old, new = self.memory.schema, self.table.schema
         if old is not None and old.classes != new.classes:
             kinds = [("numbers", "classes")[classes] for classes in (old.classes, new.classes)]
+            task = "classification" if new.classes else "regression"
             raise InputError(
-                f"the measurements so far are {kinds[0]}, not {kinds[1]}; start over with a copy of the table"
+                f"This campaign has {kinds[0]} as measurements; --task {task} needs {kinds[1]}. Copy the table and "
+                "start a new campaign."
             )
         if old and (old.targets, {*old.features}, old.id_column) == (new.targets, {*new.features}, new.id_column):
             return False
@@ -133,9 +137,9 @@ class Reading:
         if old is None:
             return False
         for role, was, now in (("feature", old.features, new.features), ("target", old.targets, new.targets)):
-            for verb, names in (("new", set(now) - set(was)), ("no longer there", set(was) - set(now))):
+            for start, names in (("New", set(now) - set(was)), ("No longer", set(was) - set(now))):
                 if names:
-                    self.notes.append(f"These columns are {verb} as {role}s: {listed(sorted(names))}.")
+                    self.notes.append(f"{start} {role} columns: {listed(sorted(names))}.")
         if old.id_column != new.id_column:
             kinds = [shown(c) if c else "their features" for c in (old.id_column, new.id_column)]
             self.notes.append(f"Rows were identified by {kinds[0]}, now by {kinds[1]}.")
@@ -158,12 +162,12 @@ class Reading:
             self.tell("change", name, to=to, cells=self.table.cells(fresh[k]))
             if not has_other_columns:
                 change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
-                self.lines["Found again, though written in another way: "].append(change)
+                self.lines["Matched to known rows although they changed: "].append(change)
         if names := [short(row.id) for row in unclear if row.is_known]:
-            rows_known = "the row that was known" if len(names) == 1 else f"the {len(names)} rows that were known"
+            rows_known = "the known row" if len(names) == 1 else f"the {len(names)} known rows"
             self.notes.append(
-                f"Several rows of the table may be {rows_known}, by {listed(names, SHOWN)}; what is known of them is "
-                "kept apart. Write measurements in the cells of the rows that they are of."
+                f"Ambiguous: several rows of the table could be {rows_known} {listed(names, SHOWN)}. Their data stay "
+                "under the old ids. Enter measurements in the rows that they belong to."
             )
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
@@ -187,18 +191,18 @@ class Reading:
         cells, now = self.table.cells(line), self.table.measurements[line]
         if row.gone:
             self.tell("return", name)
-            self.lines["In the table again: "].append(self.name(name))
+            self.lines["Back in the table: "].append(self.name(name))
         if not is_new and row.cells != cells:
             common = {c: row.cells[c] for c in row.cells if c in cells}
             if any(not same(cell, cells[c]) for c, cell in common.items()):
-                label = "; its measurement stays with it" if row.values else ""
+                label = "; keeps its measurement" if row.values else ""
                 self.notes.append(f"{self.name(name)}: {_changes(common, cells)}{label}.")
             self.tell("change", name, to=name, cells=cells)
         new = {t: v for t, v in now.items() if t not in row.table or not same_value(v, row.table[t])}
         values = {t: [v] for t, v in new.items() if not row.agrees({t: v})}
         emptied = [t for t in row.table if t not in now]
         if withdrawn := [self.name(name) for t in emptied if t in row.values]:
-            self.lines["Emptied cells change nothing (--retract withdraws a measurement): "] += withdrawn
+            self.lines[EMPTIED] += withdrawn
         if values:
             self.tell_measurements(name, values, "table", table=dict(now))
         elif new or emptied:
@@ -209,8 +213,8 @@ class Reading:
         if identical:
             lines = [listed([self.table.name(line) for line in members], 4) for members in identical[:3]]
             self.notes.append(
-                f"{sum(map(len, identical))} rows have the same features as others ({'; '.join(lines)}"
-                f"{', ...' if len(identical) > 3 else ''}): they are taken as repetitions, whichever is which."
+                f"{sum(map(len, identical))} rows share their features with others ({'; '.join(lines)}"
+                f"{', ...' if len(identical) > 3 else ''}). They are treated as replicates."
             )
 
     def _retire_rows(self) -> None:
@@ -220,14 +224,14 @@ class Reading:
             self.tell("retire", row.id)
             answer = "failed" if row.failed else "measured" if row.values else ""
             state = answer or ("pending" if row.pending is not None else "skipped")
-            self.lines[f"No longer in the table, but still known as {state}: "].append(short(row.id))
+            self.lines[f"No longer in the table, but kept as {state}: "].append(short(row.id))
             alike = [e for e in new if row.table and e["table"] == row.table]
             near = [e for e in alike if _differences(row.cells, e["cells"]) == 1]
             if len(near) == 1 and not self.table.schema.id_column:
                 self.notes.append(
-                    f"{self.name(near[0]['id'])} has the measurement of a row that is gone, but "
-                    f"{_changes(row.cells, near[0]['cells'])}. Both are used; if the old one was wrong, --retract "
-                    f"{short(row.id)}."
+                    f"{self.name(near[0]['id'])} has the same measurement as {short(row.id)}, which is no longer in "
+                    f"the table; {_changes(row.cells, near[0]['cells'])}. Both are used. If the new row replaces the "
+                    f"old one, run with --retract {short(row.id)}."
                 )
 
     def _declare_failures(self) -> None:
@@ -244,10 +248,12 @@ class Reading:
         """Return all notes, also on cells of the table that differ from the memory."""
         used = "most frequent class" if self.table.schema.classes else "mean"
         several = f"Measured more than once; the {used} is used: "
-        unlike, withdrawn = "The table still has what was corrected since: ", "The table still has what was withdrawn: "
+        unlike = "The table still has the old values of corrected measurements: "
+        withdrawn = "The table still has withdrawn measurements: "
         ends = {
-            unlike: " The corrections count.",
-            withdrawn: " It is not used; empty these cells, or tell them again by --labels.",
+            EMPTIED: " Use --retract to withdraw a measurement.",
+            unlike: " The corrected values are used.",
+            withdrawn: " They are not used. Empty these cells, or pass them again with --labels.",
         }
         lines = defaultdict(list, self.lines)
         for row in self.memory.rows.values():
@@ -269,11 +275,6 @@ def _free_ids(k: str, ids: Collection[str]) -> Iterator[str]:
     for number in count(1):
         if (name := k if number == 1 else f"{k}-{number}") not in ids:
             yield name
-
-
-def short(name: str) -> str:
-    """Shorten an id for messages: a fingerprint to its first letters, which still identify it."""
-    return name if len(name) < 64 else name[:12] + name[64:]
 
 
 def _values(values: Sequence[Value]) -> str:

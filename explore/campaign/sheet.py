@@ -65,11 +65,11 @@ class Table(Sheet):
         lines: dict[str, int] = {}
         for row, (key, line) in enumerate(zip(keys, self.file.lines, strict=True)):
             if not key:
-                raise InputError(f"{self.file.where(row, column)}: an empty cell instead of an identifier")
+                raise InputError(f"{self.file.where(row, column)}: the identifier is empty. Fill it in.")
             if lines.setdefault(key, line) != line:
                 raise InputError(
-                    f"{self.file.path}, {self.file.unit}s {lines[key]} and {line}, column {shown(column)}: both rows "
-                    f"are called {shown(key)}; an identifier names one row"
+                    f"{self.file.path}: identifier {shown(key)} occurs in {self.file.unit}s {lines[key]} and {line} of "
+                    f"column {shown(column)}. Identifiers must be unique."
                 )
         return keys
 

@@ -1,17 +1,13 @@
-"""The execution settings of a thread: the only global state in `explore`.
-
-Results depend on it in the last digits only. It is set by `graphs.use`, `parallel.within` and `schedule_tensors`.
-"""
+"""The execution settings of a thread, the only global state; results depend on them in the last digits only."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from jaxtyping import Float
 from torch import Tensor
 
 Number = float | Tensor
@@ -80,8 +76,3 @@ def numbers(turn: Turn) -> tuple[Number, ...]:
     """Return the numbers of the turn, or the tensors from which a recording reads them."""
     dials = execution().dials
     return turn.numbers if dials is None else tuple(dials[: len(turn.numbers)])
-
-
-def schedule_tensors(dials: Float[Tensor, " _n"]) -> AbstractContextManager[Any]:
-    """Read the numbers of turns from these tensors within a block."""
-    return executing(dials=dials)

@@ -10,16 +10,13 @@ from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 UNITS = (1e-150, 1e150)  # of a deviation: its square, and a slightly larger one, fit into double precision
 
 
 class InputError(ValueError):
-    """Invalid input; the message says what is wrong, and what is allowed.
-
-    The command line shows the message alone; any other exception is a defect and keeps its traceback.
-    """
+    """Invalid input, which the command line shows without a traceback: what is wrong, and what is allowed."""
 
 
 class Failure(RuntimeError):
@@ -31,21 +28,21 @@ class FailedFitWarning(UserWarning):
 
 
 class InitialCurvatureWarning(UserWarning):
-    """Most of a posterior's curvature is still what it started from: its intervals are too narrow."""
+    """Most of a posterior's curvature is still its initial value: its intervals are too narrow."""
 
 
-MOST = 0.5  # from this share of the curvature on, the start counts for more than the data
+MOST = 0.5  # above this share of the curvature, the initial value counts for more than the data
 
 
 def curvature_note(shares: Sequence[float]) -> str:
-    """Describe fits whose curvature is mostly its start, from the `initial_curvature_share` of each; "": none."""
+    """Describe fits whose curvature is mostly its initial value, by their `initial_curvature_share`; "": none."""
     high = [share for share in shares if share > MOST]
     if not high:
         return ""
     size = f"{100 * max(high):.0f} %" if len(shares) == 1 else f"Up to {100 * max(high):.0f} %"
     where = "" if len(shares) == 1 else f" in {len(high)} of {len(shares)} fits"
     return (
-        f"{size} of the posterior's curvature is still its start{where}, so that intervals are too narrow; take more "
+        f"{size} of the posterior's curvature is still its initial value{where}, so intervals are too narrow. Use more "
         "epochs, a larger beta or a smaller statistics_interval."
     )
 
@@ -119,12 +116,7 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
-    """Refuse a dataclass with a value of another type than its field's, or a number outside its field's interval.
-
-    Args:
-        record: the dataclass.
-        ranges: name -> interval; other numbers must be positive. Whole numbers end at 1e10.
-    """
+    """Refuse a dataclass with values of other types than its fields', or numbers outside `ranges` (else (0, inf))."""
     hints = get_type_hints(type(record))
     for f in fields(record):
         value = getattr(record, f.name)
@@ -137,14 +129,17 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
             check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
 
 
-def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuse recorded settings that are unknown or not of their type, before anything is called with them.
+class Checked:
+    """A dataclass that checks its fields when it is made; `ranges` as in `check_fields`."""
 
-    Args:
-        name: of the plug-in, for messages.
-        types: of its settings, from `registry.settings_of`.
-        settings: by name.
-    """
+    ranges: ClassVar[dict[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.ranges)
+
+
+def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse recorded settings that are unknown or not of these types, before a plug-in is called with them."""
     for key, value in settings.items():
         if key not in types:
             raise one_of(f"setting of {name}", key, types)
@@ -183,6 +178,6 @@ def extreme(column: int | str, low: float, high: float) -> InputError:
     """Return the error for a column, by its name or counted from 0, that cannot be standardised."""
     name = shown(column) if isinstance(column, str) else column + 1
     return InputError(
-        f"column {name} goes from {low:.3g} to {high:.3g}; its deviation must lie between {UNITS[0]:g} and "
-        f"{UNITS[1]:g}: give it other units"
+        f"column {name} ranges from {low:.3g} to {high:.3g}, too extreme to standardise; rescale it so that its "
+        f"standard deviation lies between {UNITS[0]:g} and {UNITS[1]:g}"
     )

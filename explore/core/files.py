@@ -1,8 +1,7 @@
 """Files of tensors and plain values that notice damage and are written whole or not at all; and locks.
 
-A file is what `torch.save` writes, a zip archive, and `torch.load(path)["content"]` reads it anywhere. The archive's
-comment, its last bytes, is the SHA-256 of all bytes before: torch itself checks no sums, so that a flipped bit would be
-another number.
+A file is what `torch.save` writes, a zip archive. Its comment, the last bytes, is the SHA-256 of all bytes before, as
+torch itself checks no sums.
 """
 
 from __future__ import annotations
@@ -29,15 +28,7 @@ END = b"PK\x05\x06"  # of a zip archive: 22 bytes, of which the last two are the
 
 
 def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> None:
-    """Write tensors and plain values; at any moment there is the old file or the new one.
-
-    Args:
-        path: of the file.
-        kind: such as "checkpoint", for readers that expect another kind.
-        format: version of its layout.
-        content: what `torch.load(weights_only=True)` accepts.
-        run: the id of the run that it belongs to, if any.
-    """
+    """Write tensors and plain values that `torch.load(weights_only=True)` accepts, as a file of a kind and format."""
     import torch  # takes seconds, for which readers of text need not wait
 
     buffer = io.BytesIO()  # torch's own writer hides the system's message about a full disk
@@ -50,17 +41,7 @@ def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> Non
 
 
 def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
-    """Read the content of a file that `save` wrote, on the CPU; no code in it is executed.
-
-    Args:
-        path: of the file.
-        kind: the expected one.
-        format: the version that is read.
-        run: the id of the run that it must belong to; None: any.
-
-    Raises:
-        InputError: when the file is missing, damaged, of another kind, version or run.
-    """
+    """Read the content of a file that `save` wrote; refuse a damaged file, and one of another kind, version or run."""
     import torch
 
     try:
@@ -82,34 +63,31 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
             saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         actual = str(saved["kind"]), int(saved["format"])
     except Exception:  # intact, but not written by `save`; torch's advice to trust the file is not passed on
-        raise InputError(f"{path} is no {kind} of explore, which holds tensors and plain values only") from None
+        raise InputError(f"{path} is not a {kind} of explore, which has only tensors and plain values") from None
     if actual[0] != kind:
         raise InputError(f"{path} is a {actual[0]}, not a {kind}")
-    if actual[1] != format:
-        raise older(path) if actual[1] < format else InputError(f"{path} is of a newer version of explore; update it")
+    if actual[1] < format:
+        raise older(path)
+    if actual[1] > format:
+        raise InputError(f"{path} was written by a newer version of explore; update explore")
     if run is not None:
         check_run(path, str(saved.get("run", "")), run)
     return saved["content"]
 
 
 def check_run(path: Path, actual: str, run: str) -> None:
-    """Refuse a file of another run than that of its folder; earlier versions wrote the id ""."""
+    """Refuse a file of another run than its folder's; earlier versions wrote the id ""."""
     if actual != run:
         ids = [f"run {name}" if name else "a run without an id" for name in (actual, run)]
-        raise InputError(f"{path} is of {ids[0]}, its folder of {ids[1]}; put back the file that belongs to the folder")
+        raise InputError(f"{path} was written by {ids[0]}, its folder by {ids[1]}; restore the folder's file")
 
 
 def check_regular(path: Path) -> None:
-    """Refuse all but regular files: reading a pipe may wait for ever, and a device may never end.
-
-    Raises:
-        FileNotFoundError: when it does not exist.
-        InputError: when it is a folder, a pipe or a device.
-    """
+    """Refuse all but regular files: reading a pipe may wait for ever, and a device may never end."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
-        raise InputError(f"{path} is a folder, a pipe or a device; give a regular file")
+        raise InputError(f"{path} is a folder, a pipe or a device; pass a regular file")
 
 
 def digest(path: Path) -> str:
@@ -128,21 +106,17 @@ def check(path: Path, expected: str) -> None:
 
 def damaged(path: Path) -> InputError:
     """Return the error for a file whose bytes have changed."""
-    return InputError(f"{path} is damaged: its bytes are not those that were written")
+    return InputError(f"{path} is damaged: its checksum has changed since it was written")
 
 
 def older(path: Path) -> InputError:
     """Return the error for a file of a layout that is no longer read."""
-    return InputError(f"{path} is of an older version of explore; continue it with that version, or start over")
+    return InputError(f"{path} was written by an older version of explore; continue with that version, or start over")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a draft of a file or folder, which replaces `path` on success and is removed on failure.
-
-    The draft has a new folder to itself beside `path`, so that other processes may work on drafts of their own. A
-    folder replaces only a missing or an empty one.
-    """
+    """Yield a draft, in a new folder, of a file or folder that replaces `path` on success and goes on failure."""
     prefix = f".{path.name[:100]}."
     with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as folder:
         draft = Path(folder, path.name)
@@ -160,7 +134,7 @@ def lock(folder: Path) -> BaseFileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise InputError(f"{folder} is being written by another process") from None
+        raise InputError(f"{folder} is being written by another process; wait until it has finished") from None
     except OSError as error:
         raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from error
     return lock

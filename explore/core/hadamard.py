@@ -2,9 +2,8 @@
 
     H_1 = 1,   H_2D = [[H_D, H_D], [H_D, -H_D]]              entries +-1; orthonormal after division by sqrt(D)
 
-H is symmetric, so the gradient of the transform is the transform of the gradient, and it is its own inverse when
-orthonormal. With H_ab = H_a (x) H_b a long transform is a few small dense ones along the axes of a reshaped vector,
-each of them a matrix product. Which way is taken depends on D and on the device only; the results are the same.
+H is symmetric, so the gradient of the transform is the transform of the gradient. As H_ab = H_a (x) H_b, a long
+transform is a few small dense ones along the axes of a reshaped vector, each of them a matrix product.
 """
 
 from __future__ import annotations
@@ -24,23 +23,12 @@ CHUNK = 2**17  # numbers that a CPU transforms together, so that intermediate re
 
 
 def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
-    """The Walsh-Hadamard transform along the last axis, in natural (Hadamard, not sequency) order.
-
-    Args:
-        x: [..., D] with D a power of two, of any floating-point type; halves are summed in single precision.
-        orthonormal: divide by sqrt(D), which makes the transform its own inverse.
-
-    Returns:
-        [..., D], differentiable any number of times.
-
-    Raises:
-        InputError: when D is no power of two, or the numbers are integers.
-    """
+    """Transform the last axis of x [..., D], D a power of two, in natural (Hadamard, not sequency) order."""
     if not x.is_floating_point():
-        raise InputError(f"the Walsh-Hadamard transform takes floating-point numbers; got {x.dtype}")
+        raise InputError(f"the Walsh-Hadamard transform needs floating-point numbers; got {x.dtype}")
     d = x.shape[-1] if x.dim() else 0
     if d < 1 or d & (d - 1):
-        raise InputError(f"the Walsh-Hadamard transform takes a power of two of numbers; got {d}")
+        raise InputError(f"the Walsh-Hadamard transform needs a size that is a power of two; got {d}")
     if x.requires_grad and torch.is_grad_enabled():
         return _Hadamard.apply(x, orthonormal)
     return _transform(x, orthonormal)  # the graph would cost short transforms half their time

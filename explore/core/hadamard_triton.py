@@ -1,7 +1,4 @@
-"""The Walsh-Hadamard transform as one Triton kernel: a row is read once, transformed in registers and written once.
-
-Imported by `explore.core.hadamard` where Triton is installed and the numbers are on a GPU.
-"""
+"""The Walsh-Hadamard transform as one Triton kernel: a row is read once, transformed in registers and written once."""
 
 from __future__ import annotations
 

@@ -22,19 +22,15 @@ NARROW = 16  # columns; a batched product of fewer leaves most of the processor 
 
 
 def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """L^-1 for matrix = L L^T, so that matrix^-1 = (L^-1)^T L^-1 and (L^-1)^T eps has covariance matrix^-1.
+    """Return L^-1 for matrix = L L^T, and where that succeeded; elsewhere it is the identity.
 
-    A matrix that is not positive definite gets a growing multiple of its mean diagonal added; where that does
-    not help either, the identity comes back and `ok` is False.
-
-    Returns:
-        (L^-1 [..., n, n] lower triangular, ok [...] bool).
+    A matrix that is not positive definite gets a growing multiple of its mean diagonal added.
     """
     if tree.unseen(matrix):  # all at once: finding out which ones need it would synchronise with a device
         return _raised_root(matrix)
     root, failed = torch.linalg.cholesky_ex(matrix)
     inverse, ok = inverse_triangle(root), failed == 0
-    if not tree.surely(ok):
+    if not tree.known_all_true(ok):
         # Of those alone: in another layout the others would have other last digits on some processors.
         inverse[~ok], ok[~ok] = _raised_root(matrix[~ok])
     return inverse, ok
@@ -62,11 +58,9 @@ def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
 def eigh(
     matrix: Float[Tensor, "*N n n"],
 ) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """Eigenvalues (ascending) and eigenvectors of symmetric matrices.
+    """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and where that succeeded.
 
-    `torch.linalg.eigh` raises for the whole batch when one matrix holds a NaN or does not converge; here such a
-    matrix is replaced by the identity and `ok` is False, after single precision that does not converge was tried again
-    in double. The others keep their bits.
+    A matrix with a NaN or without convergence counts as the identity, where `torch.linalg.eigh` raises for the batch.
     """
     ok = matrix.isfinite().flatten(-2).all(-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -84,10 +78,7 @@ def eigh(
 
 
 def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
-    """Orthonormal columns that span those of y; on a device, where y lacks rank, nearly so.
-
-    A device makes one QR decomposition after the other; there it is the Cholesky factor of y^T y, twice.
-    """
+    """Return orthonormal columns with the span of y; on a device by the Cholesky factor of y^T y, twice."""
     if len(y) == 1 or not tree.unseen(y):
         return torch.linalg.qr(y)[0]
     y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # squares of it are finite
@@ -142,10 +133,7 @@ def averaged(
 
 
 def over(values: float | Tensor, like: Tensor) -> float | Tensor:
-    """A number, or one per replica, shaped to broadcast with `like` [R, ...], in its precision.
-
-    What has as many axes as `like` has such a shape already.
-    """
+    """Return a number, or one per replica, shaped to broadcast with `like` [R, ...], in its precision."""
     if not isinstance(values, Tensor):
         return values
     return values.to(like) if values.dim() == like.dim() else values.to(like).view(-1, *[1] * (like.dim() - 1))

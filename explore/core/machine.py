@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+THREADS = max(256, os.cpu_count() or 1)  # at most: OpenMP ends the process when the system refuses more
+
 
 def memory() -> float:
     """The memory in bytes; infinity where unknown."""

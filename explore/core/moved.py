@@ -13,58 +13,59 @@ from types import ModuleType
 from typing import Any
 
 ROOMS = {
-    "core": "errors files hadamard linalg mixture patch_products rng shapes spread tree",
-    "execution": "compiled graphs parallel",
+    "core": "errors files hadamard linalg rng shapes spread tree",
+    "execution": "graphs parallel",
     "inference": "candidates",
     "inference.structures": "inference.kronecker inference.low_rank",
     "inference.updates": "inference.adam inference.natural inference.points inference.reparam",
-    "learning": "calibration classification compare estimators feed inputs pool scaling toys transforms",
+    "learning": "calibration classification compare estimators pool scaling toys",
     "nets": "likelihoods modules",
     "runs": "provenance record recorded",
 }
-MERGED = {  # files that took in others
+MERGED = {  # and files that took in others, or have other names
     "acquisitions.conditioning": "acquisitions.dependence",
+    "cli.problem": "cli.parameters",
+    "cli.rl.training": "cli.rl.callbacks cli.rl.seeds",
+    "cli.start": "cli.run",
+    "core.context": "execution.turns inference.turns",
     "data.base": "data.splits",
     "data.columns": "data.kinds",
     "data.recognition": "data.orders",
+    "data.table": "data.typed",
     "envs.environments": "envs.render envs.single envs.vector",
-    "envs.physics": "envs.solver envs.worlds",
+    "envs.simulation": "envs.physics envs.solver envs.worlds",
+    "execution.graphs": "compiled execution.compiled",
+    "execution.parallel": "execution.streams streams",
     "images.base": "images.disk",
     "images.reading": "images.arrays images.own",
+    "inference.base": "inference.common inference.norms inference.prior posteriors.base",
+    "inference.gaussian": "posteriors.gaussian",
+    "inference.predict": "core.mixture mixture",
+    "inference.structures.kronecker": "inference.structures.weight_sharing inference.weight_sharing",
+    "inference.updates.noisy_layers": "inference.updates.dropout",
     "inference.updates.steps": "inference.step_rules inference.updates.step_rules inference.updates.sub_batches",
+    "learning.fit": "feed learning.feed learning.shards shards",
     "learning.identity": "learning.fingerprints",
+    "learning.learner": "active",
+    "learning.loaded": "cli.loaded",
+    "learning.model": "fitted",
+    "learning.saved": "cli.saved",
+    "learning.scaling": "inputs transforms learning.inputs learning.transforms",
+    "learning.trust": "cli.trust",
+    "nets.protocols": "nets.likelihoods.base models",
     "nets.slots.base": "nets.slots.linear nets.slots.normalisation",
+    "nets.slots.convolution": "patch_products core.patch_products",
+    "nets.zoo": "nets.custom cli.own_network networks",
     "testing.density": "testing.bounds",
     "testing.updates": "testing.tape",
     "vime.dynamics": "vime.replay",
     "vime.env_wrappers": "vime.stepwise",
+    "vime.reward": "vime.bonus",
     "vime.sb3.callbacks": "vime.sb3.log vime.sb3.on_policy",
     "vime.sb3.wrappers": "vime.sb3.batched",
 }
 MOVED = {old: new for new, names in MERGED.items() for old in names.split()}
-MOVED |= {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items() for old in names.split()} | {
-    "active": "learning.learner",
-    "cli.loaded": "learning.loaded",
-    "cli.own_network": "nets.custom",
-    "cli.saved": "learning.saved",
-    "cli.trust": "learning.trust",
-    "fitted": "learning.model",
-    "execution.streams": "execution.parallel",
-    "inference.norms": "inference.common",
-    "inference.prior": "inference.common",
-    "inference.structures.weight_sharing": "inference.structures.kronecker",
-    "execution.turns": "core.context",
-    "inference.turns": "core.context",
-    "inference.updates.dropout": "inference.updates.noisy_layers",
-    "inference.weight_sharing": "inference.structures.kronecker",
-    "learning.shards": "learning.fit",
-    "models": "nets.protocols",
-    "networks": "nets.zoo",
-    "posteriors.base": "inference.base",
-    "posteriors.gaussian": "inference.gaussian",
-    "shards": "learning.fit",
-    "streams": "execution.parallel",
-}
+MOVED |= {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items() for old in names.split()}
 
 
 class Moved(MetaPathFinder, Loader):
@@ -97,13 +98,13 @@ def attributes(old: str, new: str) -> Callable[[str], Any]:
         if name.startswith("__"):
             raise AttributeError(name)
         value = getattr(importlib.import_module(new), name)
-        warnings.warn(f"import {name} from {new}; {old} will not be there in the next release", FutureWarning, 2)
+        warnings.warn(f"import {name} from {new}; the next release removes {old}", FutureWarning, 2)
         return value
 
     return attribute
 
 
 def install() -> None:
-    """Let Python find the old names, after all files."""
+    """Append the finder of moved modules to `sys.meta_path`."""
     if not any(isinstance(finder, Moved) for finder in sys.meta_path):
         sys.meta_path.append(Moved())

@@ -1,7 +1,7 @@
 """Random numbers: named streams of one root seed; the only place that names a device or a dtype.
 
-Every consumer asks for its own stream, `rng.stream("fit", round)`, so that adding a draw in one place
-changes no other, and an interrupted run needs no saved generator state: round 7 draws what it would have drawn.
+Every consumer asks for its own stream, `rng.stream("fit", round)`: adding a draw in one place changes no other, and an
+interrupted run needs no saved generator state.
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ class Rng:
     Args:
         seed: root seed, a whole number from 0 to 2^63 - 1, which fits where seeds are saved.
         device: where tensors live.
-        dtype: floating-point type of tensors.
-        arms: the replica axis consists of this many equal blocks that get the SAME numbers (common random
-            numbers), so that the arms of a paired comparison differ only in what they do.
-
-    Raises:
-        InputError: for another seed, another type than float32 and float64, and a device that is not here.
+        dtype: floating-point type of tensors, float32 or float64.
+        arms: equal blocks of the replica axis that get the SAME numbers (common random numbers), so that the arms of a
+            paired comparison differ only in what they do.
     """
 
     def __init__(
@@ -58,7 +55,7 @@ class Rng:
             self.generator = torch.Generator(drawn_on).manual_seed(int(state) >> 1)
         except (RuntimeError, TypeError) as error:
             allowed = ", ".join(machine.devices())
-            raise InputError(f"there is no device {shown(str(device))} here; allowed: {allowed}") from error
+            raise InputError(f"device {shown(str(device))} is not available; allowed: {allowed}") from error
 
     def stream(self, name: str, *index: int) -> Rng:
         """A fresh stream that depends on the root seed, the name and the indices alone."""
@@ -83,11 +80,7 @@ class Rng:
         return self.draw(torch.rand, shape)
 
     def gamma(self, concentration: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Gamma(concentration, rate 1) numbers, for a concentration of at least 1, of its shape.
-
-        Marsaglia and Tsang (2000), A simple method for generating gamma variables. Six proposals are drawn at
-        once instead of looping; the chance that all are refused is below 2e-8, and then the last is taken.
-        """
+        """Draw Gamma(concentration >= 1, rate 1) numbers, the first accepted of six (Marsaglia and Tsang 2000)."""
         if self.arms == 1 and not concentration.is_cpu:  # in one launch; arms are to have the same proposals
             return torch._standard_gamma(concentration, self.generator).clamp_min(1e-30)
         d = (concentration - 1 / 3).unsqueeze(-1)

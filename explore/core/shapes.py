@@ -13,7 +13,6 @@ Letters, in the order in which they stand in a shape:
     k  points acquired at once
 
 So a batch of weights is one [R, S, I, O] matrix a layer, and the net's output is [R, S, B, O].
-Nothing in the library loops over R, S or B.
 """
 
 from __future__ import annotations
@@ -45,19 +44,16 @@ class Batch(NamedTuple):
 
 
 class Taps:
-    """The inputs of a structure for one layer.
+    """The inputs of a structure for one layer; the callables make quantities faster than by the inputs.
 
     Args:
-        inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 where all samples see the same. Or what makes them for
-            some of the examples: the patches of a convolution are many times the size of its input, so
-            they are recomputed on every access. Hold them no longer than they are needed.
+        inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 where all samples see the same. Or a function of some
+            examples: patches of a convolution are many times its input, so they are recomputed on every access.
         grads: d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
-        weight_gradient: makes `gradients()` of the grads, faster than by the inputs; with False beside them their sum
-            over samples, [R, 1, I, O].
-        second_moment: makes E[a a^T] as in `average_inputs`, faster than by the inputs.
-        example_gradients: makes the sum over positions of a g^T of the grads, for each example of one sample,
-            [R, B, I, O], faster than by the inputs.
-        mean_inputs: makes `mean_inputs()`, faster than by the inputs.
+        weight_gradient: makes `gradients()` of the grads; with False their sum over samples, [R, 1, I, O].
+        second_moment: makes E[a a^T] as in `average_inputs`.
+        example_gradients: makes the sum over positions of a g^T for each example of one sample, [R, B, I, O].
+        mean_inputs: makes `mean_inputs()`.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
-"""Points spread over a space before anything is known of it: farthest-first traversal (Gonzalez 1985).
+"""Points spread over a space: farthest-first traversal (Gonzalez 1985), a 2-approximation of the k-centre problem.
 
-Every next point is the one whose nearest neighbour among those before it is farthest away, which is a 2-approximation
-of the k-centre problem; the first one lies nearest to the mean.
+Every next point is the one whose nearest neighbour among those before is farthest; the first lies nearest to the mean.
 """
 
 from __future__ import annotations
@@ -17,23 +16,14 @@ MOST = 2**24  # numbers of a chunk of distances
 def farthest_first(
     x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
 ) -> tuple[list[int], list[float]]:
-    """Choose k candidates, far from each other and from points already taken.
+    """Choose k candidates (rows), far from each other and from the points taken, by standardised features; ties: first.
 
-    Args:
-        x: features, which are standardised by all rows first, so that their units do not matter.
-        candidates: rows that may be chosen; of several as far away the first one is.
-        taken: rows that were chosen before, or measured.
-        k: how many; at most as many as there are candidates.
-
-    Returns:
-        The rows, and how far each was from the nearest one before it, in root mean square standard deviations a
-        feature; infinite for the first of all.
+    Return the rows, and each one's distance to the nearest earlier or taken row: root mean square over features, in
+    standard deviations; inf for the first.
     """
     z = standardised(x)
     free = np.asarray(candidates, np.int64)
-    distance = np.full(len(free), np.inf)
-    for i in taken:
-        distance = np.minimum(distance, _squares(z, free, z[i]))
+    distance = _squares_to_nearest(z, free, taken)
     chosen, distances = [], []
     for _ in range(k):
         first = np.isinf(distance).all()
@@ -56,11 +46,14 @@ def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
 
 def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
     """Distances of rows to the nearest centre, see `farthest_first`."""
-    free = np.asarray(rows, np.int64)
-    distance = np.full(len(free), np.inf)
+    return np.sqrt(_squares_to_nearest(z, np.asarray(rows, np.int64), centres))
+
+
+def _squares_to_nearest(z: np.ndarray, rows: np.ndarray, centres: Sequence[int]) -> np.ndarray:
+    distance = np.full(len(rows), np.inf)
     for i in centres:
-        distance = np.minimum(distance, _squares(z, free, z[i]))
-    return np.sqrt(distance)
+        distance = np.minimum(distance, _squares(z, rows, z[i]))
+    return distance
 
 
 def _squares(z: np.ndarray, rows: np.ndarray, centre: np.ndarray) -> np.ndarray:

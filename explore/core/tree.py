@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from explore.core.context import executing, execution
+from explore.core.context import execution
 from explore.core.errors import InputError
 
 Tree = Any
@@ -52,48 +51,32 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
-    """A flat dictionary that `torch.load(weights_only=True)` can read back.
-
-    Each tensor is cloned: a saved view would drag its whole storage along.
-    """
+    """Return a flat dictionary for `torch.load(weights_only=True)`; clones, as views would drag their storage along."""
     return {path: leaf.detach().clone() for path, leaf in leaves(tree)}
 
 
 def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
-    """The saved values in the shape of `like`.
-
-    Raises:
-        InputError: if a path is missing or too many, or a shape differs.
-    """
+    """Return the saved values in the shape of `like`; refuse other paths or shapes."""
     expected = dict(leaves(like))
     if expected.keys() != saved.keys():
-        raise InputError(
-            f"the saved state does not belong here: it differs in {sorted(expected.keys() ^ saved.keys())}"
-        )
+        keys = sorted(expected.keys() ^ saved.keys())
+        raise InputError(f"the saved state does not fit: missing or unexpected keys {keys}")
     for path, leaf in expected.items():
         if leaf.shape != saved[path].shape:
-            raise InputError(
-                f"the saved state does not belong here: {path} is {list(saved[path].shape)}, "
-                f"expected {list(leaf.shape)}"
-            )
+            shapes = f"{list(saved[path].shape)}; expected {list(leaf.shape)}"
+            raise InputError(f"the saved state does not fit: {path} has shape {shapes}")
     values = iter([saved[path].to(leaf).clone() for path, leaf in expected.items()])
     return map_tensors(lambda _: next(values), like)
 
 
 def part(tree: Tree, replicas: slice | Tensor) -> Tree:
-    """Some replicas; leaves without a replica axis are unchanged."""
+    """Return a subset of the replicas; leaves without a replica axis are unchanged."""
     return map_tensors(lambda t: t[replicas] if t.dim() else t, tree)
 
 
 def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
-    """`new` in the replicas that are alive, `old` in the others; leaves without a replica axis are new's.
-
-    Args:
-        alive: [R] bool.
-        new: a tree whose leaves have a leading replica axis or none at all.
-        old: a tree of the same shape.
-    """
-    if surely(alive):
+    """Return `new` in the replicas that are alive [R], `old` in the others; leaves without a replica axis are new's."""
+    if known_all_true(alive):
         return new
     before = dict(leaves(old))
     # A tensor in several places stays one tensor, and one that did not change stays as it is.
@@ -131,8 +114,8 @@ def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
     return json.loads(saved.cpu().numpy().tobytes())
 
 
-def surely(flags: Tensor) -> bool:
-    """Whether all are known to be true without synchronising with a device."""
+def known_all_true(flags: Tensor) -> bool:
+    """Return whether all flags are known to be true without synchronising with a device."""
     assumed = execution().assumed
     if assumed is not None:
         assumed.append(flags.all())
@@ -141,18 +124,5 @@ def surely(flags: Tensor) -> bool:
 
 
 def unseen(t: Tensor) -> bool:
-    """Whether the host must not read the values of a tensor."""
+    """Return whether the host must not read the values of a tensor."""
     return not execution().host_reads or t.device.type != "cpu"
-
-
-def unlooked() -> AbstractContextManager[Any]:
-    """Forbid the host to read values within a block."""
-    return executing(host_reads=False)
-
-
-@contextmanager
-def assumed() -> Iterator[list[Tensor]]:
-    """Assume that all flags are true in a block; yield the flags that must be checked."""
-    flags: list[Tensor] = []
-    with executing(assumed=flags):
-        yield flags

@@ -32,7 +32,7 @@ def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
             raise one_of(f"feature of {dataset.name}", name, dataset.features)
     columns = [i for i, feature in enumerate(dataset.features) if feature not in names]
     if not columns:
-        raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature; keep at least one")
+        raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature. Keep at least one")
     return dataset._replace(x=dataset.x[:, columns], features=tuple(dataset.features[i] for i in columns))
 
 
@@ -51,23 +51,22 @@ def check_units(names: Sequence[str], values: np.ndarray) -> None:
 def uci_splits(
     n: int, k: int = 20, fraction: float = 0.9, validation: float = 0.0
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The standard splits of the UCI regression sets: (train, test) indices, k times.
+    """Return the standard splits of the UCI regression sets: (train, test) indices, k times.
 
     With `validation`, the last such share of each training part replaces the test part.
-
-    Raises:
-        InputError: when a split would have no training or no test example.
     """
     size = round(fraction * n)
     if k < 1 or not 0 < size < n:
-        raise InputError(f"{k} splits of {n} examples with {size} for training; each needs training and test examples")
+        raise InputError(f"cannot split {n} examples {k} times with {size} for training: each part needs an example")
     rng = np.random.RandomState(1)  # published results use this legacy generator; a modern one gives other splits
     permutations = [rng.permutation(n) for _ in range(k)]
     if not validation:
         return [(p[:size], p[size:]) for p in permutations]
     start = size - round(validation * size)
     if not 0 < start < size:
-        raise InputError(f"a share of {validation} of {size} training examples leaves none to train on, or to validate")
+        raise InputError(
+            f"a validation share of {validation} of {size} training examples leaves none for training or for validation"
+        )
     return [(p[:start], p[start:size]) for p in permutations]
 
 
@@ -80,20 +79,16 @@ class PoolSplit(NamedTuple):
 
 
 def pool_splits(n: int, trials: int, initial: int, test: int, seed: int) -> PoolSplit:
-    """Random splits of n examples into `initial` labelled ones, `test` ones and a pool of all the rest.
+    """Split n examples at random into `initial` labelled ones, `test` ones and a pool of all the rest.
 
     Every trial has its own random stream, so more trials do not change the first ones. The test examples are drawn
     first, so another number of labelled ones does not change them.
-
-    Raises:
-        InputError: for a count below 1, a negative seed, or an empty pool.
     """
     if min(trials, initial, test) < 1 or seed < 0:
-        raise InputError(
-            f"trials={trials}, initial={initial} and test={test} must be 1 or more, and seed={seed} 0 or more"
-        )
+        counts = f"trials={trials}, initial={initial} and test={test}"
+        raise InputError(f"{counts} must be 1 or more, and seed={seed} 0 or more")
     if initial + test >= n:
-        allowed = f"take fewer than {n} together" if n > 2 else "at least 3 examples are needed"
+        allowed = f"use fewer than {n} together" if n > 2 else "at least 3 examples are needed"
         raise InputError(f"{initial} labelled and {test} test points of {n} leave no pool; {allowed}")
     streams = (np.random.SeedSequence(seed, spawn_key=(0, trial)) for trial in range(trials))
     order = np.stack([np.random.default_rng(stream).permutation(n) for stream in streams])

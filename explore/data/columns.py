@@ -7,10 +7,9 @@ its schema was made, another feature marks them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,6 +19,8 @@ from explore.data import texts
 from explore.data.reading import Cells, called
 
 OTHER, MISSING = "(other)", "(missing)"
+BEFORE = "when the schema was made"
+EMPTY = "empty cell"
 
 
 @dataclass(frozen=True)
@@ -33,100 +34,69 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Quantity(ABC):
-    """A column whose cells are read as numbers."""
+class Quantity:
+    """A column whose cells are read as numbers: dates as days, and two words as 0 and 1."""
 
     name: str
     fill: float  # for empty cells
     gaps: bool  # whether a feature marks empty cells
-    same: bool = field(default=False, kw_only=True)  # whether all rows had the value `fill`
-    unit: ClassVar[str] = ""  # of `fill`, in messages
+    same: bool = False  # whether all rows had the value `fill`
+    words: tuple[str, ...] = ()  # of truth values
+    form: str = ""  # of dates, see `texts.dates`
+    origin: float = 0.0  # of dates: the earliest when the schema was made, in days since 1970
+
+    @property
+    def kind(self) -> str:
+        """What the cells are."""
+        return "date" if self.form else "truth value" if self.words else "number"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
-        return (self._feature, f"{self.name} = {MISSING}") if self.gaps else (self._feature,)
-
-    @property
-    def _feature(self) -> str:
-        """The name of the feature of the values."""
-        return self.name
-
-    @abstractmethod
-    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
-        """The values [N], NaN for empty cells, and the rows of other cells without a value."""
-
-    def _objection(self, cell: str, decimal: str) -> str:
-        return texts.objection(cell, decimal, fixed=True)
+        """Names of the features: the values, and perhaps whether they are missing."""
+        since = f" (days since {np.datetime64(int(self.origin), 'D')})" if self.form else ""
+        values = f"{self.name} = {self.words[1]}" if self.words else f"{self.name}{since}"
+        return (values, f"{self.name} = {MISSING}") if self.gaps else (values,)
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """The features [N, columns], and notes on imputed or unusual cells; refuse cells of another type."""
+        """Return the features [N, columns], and notes on imputed or unusual cells; refuse cells of another kind."""
         column = cells.columns[self.name]
         values, odd = self._read(column, cells.decimal)
         if len(odd):
-            row = int(odd[0])
-            raise InputError(f"{cells.where(row, self.name)}: {self._objection(column[row], cells.decimal)}")
-        missing = np.isnan(values)
-        parts = [np.where(missing, self.fill, values), *([missing.astype(float)] if self.gaps else [])]
-        empty = {column[row] for row in np.flatnonzero(missing).tolist()}
-        notes = _note_empty(self, cells, empty, f"{self.fill:.6g}{self.unit}")
-        rows = np.flatnonzero((values != self.fill) & ~missing).tolist() if self.same else []
-        if rows:
-            example = f"{shown(column[rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
-            notes.append(
-                f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} other than the one value that every "
-                f"row had when the table was first read, such as {example}; its effect was not learnt."
+            accepted = (
+                "a date in the format of the column, or like 2024-03-31"
+                if self.form
+                else "a finite number without a unit"
             )
-        return np.stack(parts, 1), notes
-
-
-@dataclass(frozen=True)
-class Number(Quantity):
-    """A column of numbers."""
-
-    kind: ClassVar[str] = "number"
-
-    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
-        return texts.numbers(column, decimal)
-
-
-@dataclass(frozen=True)
-class Flag(Quantity):
-    """A column of two words; the second is encoded as 1."""
-
-    words: tuple[str, ...]
-    kind: ClassVar[str] = "truth value"
-
-    @property
-    def _feature(self) -> str:
-        return f"{self.name} = {self.words[1]}"
+            accepted = f"one of {listed(self.words)}" if self.words else accepted
+            raise InputError(f"{cells.where(int(odd[0]), self.name)}: {shown(column[odd[0]])} is not {accepted}")
+        missing = np.isnan(values)
+        x = np.stack([np.where(missing, self.fill, values), missing][: len(self.features)], 1)
+        changed = (values != self.fill) & ~missing & self.same
+        middle = "most frequent value" if self.words else "median"
+        unit = " days after the earliest date" if self.form else ""
+        return x, [
+            *_note(self, cells, missing, ("imputed ", EMPTY, f" with the {middle}, {self.fill:.6g}{unit}")),
+            *_note(
+                self,
+                cells,
+                changed,
+                ("", "new value", f"; the column was constant {BEFORE}, so the model has not learnt its effect"),
+            ),
+        ]
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
-        return texts.flags(column, self.words)
-
-    def _objection(self, cell: str, decimal: str) -> str:
-        return f"{shown(cell)} is neither of {listed(self.words)}"
-
-
-@dataclass(frozen=True)
-class Date(Quantity):
-    """A column of dates, in days since the earliest when the schema was made."""
-
-    form: str
-    origin: float  # in days since 1970
-    kind: ClassVar[str] = "date"
-    unit: ClassVar[str] = " days"
-
-    @property
-    def _feature(self) -> str:
-        return f"{self.name} (days since {np.datetime64(int(self.origin), 'D')})"
-
-    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values [N], NaN for empty cells, and the rows of other cells without a value."""
+        if self.words:
+            return texts.flags(column, self.words)
+        if not self.form:
+            return texts.numbers(column, decimal)
         days, odd = texts.dates(column, self.form)
         if len(odd) and self.form != texts.ISO:  # a spreadsheet may have saved them so since
-            days, again = texts.dates(column, texts.ISO)
-            odd = odd if len(again) else again
+            days, odd = min((days, odd), texts.dates(column, texts.ISO), key=lambda read: len(read[1]))
         return days - self.origin, odd
+
+
+Date = Quantity  # whose `form` is not empty
 
 
 @dataclass(frozen=True)
@@ -150,50 +120,41 @@ class Category:
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
     @property
-    def by_number(self) -> dict[int | float, str]:
+    def by_number(self) -> dict[Any, str]:
         """Levels by their numbers, where these are unique: a spreadsheet makes 7 of 007, and 100 of 1E2."""
-        values = [(name, texts.exact(name)) for name in (*self.levels, *self.rare)]
-        counts = Counter(value for _, value in values)
-        return {value: name for name, value in values if value is not None and counts[value] == 1}
+        numbers = {name: texts.exact(name) for name in (*self.levels, *self.rare)}
+        counts = Counter(numbers.values())
+        return {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """The features [N, groups], and notes on empty and unknown cells."""
+        """Return the features [N, groups], and notes on empty and unknown cells."""
         column, groups, by_number = cells.columns[self.name], self.groups, self.by_number
-        levels = {*self.levels, *self.rare}
-        names, new, empty, notes = {}, [], set(), []
+        accepted, names, notes = {"", *self.levels, *self.rare}, {}, []
         for cell in dict.fromkeys(column):
-            if texts.absent(cell, among_words=True):
-                empty.add(cell)
-                names[cell] = MISSING if self.gaps else OTHER
-                continue
-            name = level(cell, cells.decimal)
-            if name not in levels and (value := texts.exact(name)) in by_number and value is not None:
-                name = by_number[value]
-                notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(name)}, the same number.")
-            names[cell] = name if name in self.levels else OTHER
-            if name not in levels:
-                new.append(cell)
-        places = {cell: groups.index(name) if name in groups else -1 for cell, name in names.items()}
-        one_hot = np.eye(len(groups) + 1, len(groups))  # the last row is of no group
-        x = one_hot[[places[cell] for cell in column]]
-        unknown = OTHER if self.rare else "none of the known categories"
-        before = _note_empty(self, cells, empty, MISSING if self.gaps else unknown)
-        return x, [*before, *self._note_unknown(cells, new, unknown), *notes[:1]]
-
-    def _note_unknown(self, cells: Cells, new: Sequence[str], unknown: str) -> list[str]:
-        if not new:
-            return []
-        unlisted = set(new)
-        rows = [row for row, cell in enumerate(cells.columns[self.name]) if cell in unlisted]
-        example = f"{shown(new[0])} in {cells.unit} {cells.lines[rows[0]]}"
-        return [
-            f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} of no category that was there when the "
-            f"table was first read, such as {example}, counted as {unknown}."
+            name = "" if texts.absent(cell, among_words=True) else level(cell, cells.decimal)
+            if name not in accepted and (same := by_number.get(texts.exact(name))):
+                notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(same)}, the same number.")
+                name = same
+            names[cell] = name
+        places = {name: i for i, name in enumerate(groups)}
+        rest = places.get(OTHER, -1)  # the last row of `one_hot` is of no group
+        places[""] = places.get(MISSING, rest)
+        one_hot = np.eye(len(groups) + 1, len(groups))
+        pooled = OTHER if self.rare else "none of the known categories"
+        empty = MISSING if self.gaps else pooled
+        return one_hot[[places.get(names[cell], rest) for cell in column]], [
+            *_note(self, cells, [not names[cell] for cell in column], ("encoded ", EMPTY, f" as {empty}")),
+            *_note(
+                self, cells, [names[c] not in accepted for c in column], ("encoded ", "unknown value", f" as {pooled}")
+            ),
+            *notes[:1],
         ]
 
 
-Column = LeftOut | Number | Flag | Date | Category
-KINDS: dict[str, type[Column]] = {column.kind: column for column in (LeftOut, Number, Flag, Date, Category)}
+Column = LeftOut | Quantity | Category
+KINDS: dict[str, type[Column]] = {
+    "left out": LeftOut, "number": Quantity, "truth value": Quantity, "date": Quantity, "category": Category,
+}  # fmt: skip
 
 
 def level(cell: str, decimal: str = ".") -> str:
@@ -204,14 +165,19 @@ def level(cell: str, decimal: str = ".") -> str:
     return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain
 
 
-def _note_empty(column: Quantity | Category, cells: Cells, empty: set[str], value: str) -> list[str]:
-    """Describe how the cells without a value (a subset of `empty`) are imputed."""
-    if not empty:
+def _note(
+    column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, words: tuple[str, str, str]
+) -> list[str]:
+    """Describe the cells in some rows, bool [N]: a verb, a noun, and what follows the example."""
+    verb, noun, effect = words
+    places, texts = np.flatnonzero(rows).tolist(), cells.columns[column.name]
+    if not places:
         return []
-    count = sum(cell in empty for cell in cells.columns[column.name])
-    marks = f" (or {listed(map(shown, sorted(empty - {''})))})" if empty != {""} else ""
-    late = "" if column.gaps else "; none was when the table was first read"
-    return [f"Column {shown(column.name)}: {counted(count, 'cell', be=True)} empty{marks}, counted as {value}{late}."]
+    row = next((row for row in places if texts[row]), places[0])
+    example = f", such as {shown(texts[row])} in {cells.unit} {cells.lines[row]}" if texts[row] else ""
+    late = f"; no cell was empty {BEFORE}" if noun == EMPTY and not column.gaps else ""
+    comma = "," if example and not effect.startswith(";") else ""
+    return [f"Column {shown(column.name)}: {verb}{counted(len(places), noun)}{example}{comma}{effect}{late}."]
 
 
 class Matrix(NamedTuple):
@@ -234,21 +200,19 @@ class Schema:
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, cells: Cells) -> Matrix:
-        """Make features of the rows of any table that has the columns, in any order, with cells of their kinds."""
+        """Make features of the rows of a table that has the columns, in any order, with cells of their kinds."""
         used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
-        x, notes = np.empty((len(cells.lines), len(self.features))), []
-        start = 0
+        x, notes, start = np.empty((len(cells.lines), len(self.features))), [], 0
         for column in used:
             block, remarks = column.block(cells)
-            x[:, start : start + block.shape[1]] = block
-            start += block.shape[1]
+            x[:, start : (start := start + block.shape[1])] = block
             notes += remarks
         return Matrix(x, self.features, tuple(notes))
 
     def to_json(self) -> dict[str, Any]:
-        """The schema as JSON values."""
+        """Return the schema as JSON values."""
         return {"columns": [{"kind": column.kind} | asdict(column) for column in self.columns]}
 
     @staticmethod
@@ -257,14 +221,17 @@ class Schema:
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{shown(value)} is no schema of a table ({error}); make one from the table") from None
+            raise InputError(f"{shown(value)} is not a table schema ({error}). Make one from the table") from None
 
 
 def _column(entry: dict[str, Any]) -> Column:
-    kind: Any = KINDS[entry.pop("kind")]
+    kind = entry.pop("kind")
+    make: Any = KINDS[kind]
     entry["name"] = called(entry["name"])  # normalised as in the tables to which it applies
     if entry.pop("cycles", ()):  # empty in the schemas that commands of earlier versions wrote
-        raise ValueError("cycles of dates are not supported")
-    column: Column = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+        raise ValueError("cyclic dates are not supported")
+    column: Column = make(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
     check_fields(column, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
+    if column.kind != kind or len(getattr(column, "words", ())) not in (0, 2):
+        raise ValueError(f"a {kind} has other fields")
     return column

@@ -1,27 +1,42 @@
-"""The cells of a text file as text, with their line numbers."""
+"""The cells of a table as text, with their line numbers: of a text file, an Excel or Parquet file, or a data frame."""
 
 import csv
 import io
 import re
 import unicodedata
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from itertools import islice, zip_longest
+from numbers import Integral, Real
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from explore.core.errors import InputError, listed, shown
+import numpy as np
+import pandas as pd
+
+from explore.core.errors import InputError, listed, one_of, shown
 from explore.data import packed, texts
 
-AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED[:5])})"
+AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED)})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
-KINDS = "a text file with commas, semicolons, tabs or bars between its cells, an Excel file (.xlsx) or a Parquet file"
 POINTER = 8  # bytes of a cell, beside its text
-CHUNK = 1000  # rows that exist as lists at one time; more keep Python's garbage collector busy
 
 _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
-_JSON = re.compile(r'\s*(\[\s*)?\{\s*"|\s*\[\s*\[')  # objects, or lists of lists
 _DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line for Excel
+_CONVERSIONS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+    ((bool, np.bool_), lambda value: str(value).lower()),
+    (Integral, lambda value: str(int(value))),
+    (Real, lambda value: repr(float(value)) if value == value else ""),
+    (date, lambda value: value.isoformat().removesuffix("T00:00:00")),  # a spreadsheet adds a time to every day
+    ((str, Decimal, time, timedelta), lambda value: str(value).strip()),
+)
+
+
+class NoRows(InputError):
+    """A table without rows."""
 
 
 class Cells(NamedTuple):
@@ -41,7 +56,7 @@ class Cells(NamedTuple):
         return f"its columns: {listed(self.columns)}{other_sheets(self.sheets)}"
 
     def where(self, row: int, column: str) -> str:
-        """The place of a cell, for messages."""
+        """Return the place of a cell, for messages."""
         return f"{self.path}, {self.unit} {self.lines[row]}, column {shown(column)}"
 
 
@@ -50,56 +65,6 @@ def other_sheets(sheets: Sequence[str]) -> str:
     if len(sheets) < 2:
         return ""
     return f" (sheet {shown(sheets[0])} was read; --sheet reads another: {listed(map(shown, sheets[1:]), 20)})"
-
-
-def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
-    """Parse a text whose first line names the columns; notes describe everything that `load_csv` does not accept.
-
-    The text is in UTF-8 or Windows-1252, with any of `SEPARATORS`; `decimal` is the mark in its numbers.
-    """
-    text, note = _decoded(path, content)
-    if _JSON.match(text):
-        raise InputError(f"{path} is JSON; a table is {KINDS}")
-    declared = _DECLARED.match(text)
-    mark = declared[1] if declared else _separator(text)
-    separated = f"The columns of {path} are separated by {mark!r}." if mark != "," else ""
-    rows = _rows(path, text, mark)
-    if declared:
-        next(rows)
-    _, names = next(rows, (1, [""]))
-    cells = assembled(path, names, rows, len(content))
-    thousands = _thousands(cells) if (mark, decimal) == (";", ".") else []
-    return cells._replace(decimal=decimal, notes=(*filter(None, [note, separated]), *cells.notes, *thousands))
-
-
-def restored(cells: Cells) -> Cells:
-    """Remove the apostrophes that keep spreadsheet programs from taking texts and names for formulas."""
-    columns: dict[str, Sequence[str]] = {}
-    notes: list[str] = []
-    for name, column in cells.columns.items():
-        plain = texts.restored(name) if texts.restored(name) not in cells.columns else name
-        marked = {cell for cell in column if cell.startswith("'")}
-        changed = {cell: texts.restored(cell) for cell in marked if texts.restored(cell) != cell}
-        columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
-        if changed:
-            notes.append(
-                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)}, "
-                "which keeps spreadsheet programs from taking it for a formula, is not part of the text."
-            )
-    return cells._replace(columns=columns, notes=(*cells.notes, *notes))
-
-
-def _thousands(cells: Cells) -> list[str]:
-    """Warn of columns such as 950, 1.200 and 12.500, which may be thousands where semicolons separate."""
-    notes = []
-    for name, column in cells.columns.items():
-        marked = next((cell for cell in column if "." in cell), "")
-        if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
-            notes.append(
-                f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; if its point marks "
-                f"thousands, write {marked.replace('.', '')}."
-            )
-    return notes
 
 
 def called(name: str) -> str:
@@ -111,68 +76,77 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
     """Normalise distinct names of columns; unnamed ones are named by position, with a note."""
     stripped = [called(name) for name in names]
     if not any(stripped):
-        raise InputError(f"the first line of {path} is blank; it must name the columns")
-    unnamed = [i for i, name in enumerate(stripped) if not name]
-    for i in unnamed:
-        stripped[i] = f"column {i + 1}"
-    if twice := [name for name, count in Counter(stripped).items() if count > 1]:
-        raise InputError(f"{path} has several columns named {listed(twice)}; give each its own name")
-    note = f"{path} has columns without a name, which are called {listed([stripped[i] for i in unnamed], 5)}."
-    return stripped, (note,) if unnamed else ()
+        raise InputError(f"the first line of {path} is blank. It must name the columns")
+    unnamed = [f"column {i}" for i, name in enumerate(stripped, 1) if not name]
+    header = [name or f"column {i}" for i, name in enumerate(stripped, 1)]
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        raise InputError(f"{path} has several columns named {listed(twice)}. Rename them")
+    return header, (f"Named columns of {path} without a name {listed(unnamed, 5)}.",) if unnamed else ()
 
 
-def assembled(path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
-    """Make columns from rows with their line numbers, in a file of `size` bytes.
-
-    Cells that would take far more memory are refused, as where there are many columns of which most rows have few.
-    """
-    header, notes = named(path, names)
-    columns: list[list[str]] = [[] for _ in header]
-    lines: list[int] = []
-    written = 0
-    while chunk := list(islice(rows, CHUNK)):
-        filled = [(line, cells) for line, cells in chunk if any(map(str.strip, cells))]
-        written += sum(sum(map(len, cells)) for _, cells in filled)  # of Excel, where one text may be in many cells
-        packed.check_size(written + POINTER * len(header) * (len(lines) + len(filled)), size, path)
-        for line, cells in filled:
-            if len(cells) > len(header):
-                raise InputError(
-                    f"{path}, line {line}: {len(cells)} cells, but the first line names {len(header)} columns"
-                )
-            cells += [""] * (len(header) - len(cells))
-        for column, added in zip(columns, zip(*(cells for _, cells in filled), strict=True), strict=False):
-            column += map(str.strip, added)
-        lines += [line for line, _ in filled]
+def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
+    """Make columns from rows, the first of which names them; refuse a file of `size` bytes if they take far more."""
+    header, notes = named(path, next(rows, (1, [""]))[1])
+    lines, filled = [], []
+    for line, cells in rows:
+        if len(cells) > len(header):
+            raise InputError(f"{path}, line {line}: {len(cells)} cells, but the first line names {len(header)} columns")
+        if any(map(str.strip, cells)):
+            lines.append(line)
+            filled.append(cells)
     if not lines:
-        raise InputError(f"{path} has no line of data after its first line, which names the columns")
-    return Cells(path, dict(zip(header, columns, strict=True)), tuple(lines), notes=notes)
+        raise NoRows(f"{path} has no rows below its header")
+    packed.check_size(POINTER * len(header) * len(lines), packed.most_of(size), path)
+    columns = zip_longest(header, *filled, fillvalue="")
+    return Cells(path, {name: list(map(str.strip, column)) for name, *column in columns}, tuple(lines), notes=notes)
 
 
-def _decoded(path: Path, content: bytes) -> tuple[str, str]:
-    """The text, and a note where it is not in UTF-8."""
-    note = ""
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"{path} is encoded in UTF-16, not in UTF-8; {AS_CSV}")
-    if b"\0" in content:
-        line = content.count(b"\n", 0, content.index(b"\0")) + 1
-        raise InputError(f"{path}, line {line}, has a NUL byte, which no text has; {AS_CSV}")
+# Text files -----------------------------------------------------------------------------------------------------------
+
+
+def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
+    """Parse a text whose first line names the columns; notes describe everything that `load_csv` does not accept.
+
+    The text is in UTF-8 or Windows-1252, with any of `SEPARATORS`; `decimal` is the mark in its numbers.
+    """
+    notes = []
+    if (zero := content.find(b"\0")) >= 0:
+        line = content.count(b"\n", 0, zero) + 1
+        raise InputError(f"{path}, line {line}, has a NUL byte, so it is not UTF-8 text; {AS_CSV}")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        try:
-            text = content.decode("cp1252")  # Latin-1 as Windows writes it
-        except UnicodeDecodeError:
-            raise InputError(f"{path}, line {line}, is not encoded in UTF-8; {AS_CSV}") from None
-        example = shown(text[max(0, error.start - 20) : error.start + 20])
-        note = f"{path} is not encoded in UTF-8 and was read as Latin-1 (Windows-1252); line {line} says {example}."
+        text = content.decode("cp1252", "replace")  # Latin-1 as Windows writes it
+        line, example = content.count(b"\n", 0, error.start) + 1, shown(text[max(0, error.start - 20) :][:40])
+        notes = [f"{path} is not UTF-8 and was read as Latin-1 (Windows-1252). Check line {line}: {example}."]
     if not text.strip():
-        raise InputError(f"{path} is empty; its first line must name the columns")
-    return text, note
+        raise InputError(f"{path} is empty. Its first line must name the columns")
+    declared = _DECLARED.match(text)
+    mark = declared[1] if declared else max(SEPARATORS, key=lambda mark: _widths(text, mark))
+    if mark != ",":
+        notes.append(f"The columns of {path} are separated by {mark!r}.")
+    cells = assembled(path, islice(_rows(path, text, mark), bool(declared), None), len(content))
+    notes += cells.notes
+    for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # 950, 1.200 and 12.500
+        marked = next((cell for cell in column if "." in cell), "")
+        if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
+            advice = f"if the point separates thousands, write {marked.replace('.', '')}"
+            notes.append(f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; {advice}.")
+    return cells._replace(decimal=decimal, notes=tuple(notes))
+
+
+def _widths(text: str, mark: str) -> tuple[bool, int]:
+    """Return whether a delimiter splits the first rows into equally many columns, and how many there are."""
+    try:
+        reader = csv.reader(io.StringIO(text[: 2**24], newline=""), delimiter=mark, strict=True)
+        rows = [len(row) for row in islice(reader, 50) if any(map(str.strip, row))]
+    except csv.Error:
+        return False, 0
+    return len(set(rows)) == 1 and rows[0] > 1, rows[0]
 
 
 def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
-    """Every row with the line where it begins: a quoted cell may span several."""
+    """Yield every row with the line where it begins: a quoted cell may span several."""
     reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), 1
     try:
         for cells in reader:
@@ -183,16 +157,131 @@ def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path} is not a comma-separated text file: line {line}: {problem}") from None
 
 
-def _separator(text: str) -> str:
-    """The delimiter that splits the first rows into most columns, preferably equally many."""
+def restored(cells: Cells) -> Cells:
+    """Remove the apostrophes that keep spreadsheet programs from taking texts and names for formulas."""
+    columns, notes = {}, [*cells.notes]
+    for name, column in cells.columns.items():
+        plain = texts.restored(name) if texts.restored(name) not in cells.columns else name
+        changed = {c: texts.restored(c) for c in set(column) if c.startswith("'") and texts.restored(c) != c}
+        columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
+        if changed:
+            notes.append(
+                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)} "
+                "is ignored; it only keeps spreadsheet programs from reading a formula."
+            )
+    return cells._replace(columns=columns, notes=tuple(notes))
 
-    def widths(mark: str) -> tuple[bool, int]:
-        rows = []
+
+# Typed tables ---------------------------------------------------------------------------------------------------------
+
+
+def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
+    """Return the cells of a data frame, without its index; its rows count from 1."""
+    header, notes = named(path, map(str, frame.columns))
+    if frame.empty:
+        raise InputError(f"{path} has no row")
+    columns = {}
+    for i, name in enumerate(header):
+        values = frame.iloc[:, i].tolist()
+        once = {value: value.strip() for value in {v for v in values if type(v) is str}}  # equal texts are one object
+        where = f"column {shown(name)} of {path}"
+        columns[name] = [once[value] if type(value) is str else _text(value, where) for value in values]
+    return Cells(path, columns, tuple(range(1, len(frame) + 1)), notes=notes, unit="row")
+
+
+def _text(value: Any, where: str = "a cell") -> str:
+    """Return the text of a value in a CSV file."""
+    if value is None or value is pd.NA or value is pd.NaT:
+        return ""
+    for kinds, convert in _CONVERSIONS:
+        if isinstance(value, kinds):
+            return convert(value)
+    raise InputError(
+        f"{where} holds a {type(value).__name__}; a cell must be a text, a number, a truth value or a date"
+    )
+
+
+def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
+    """Return the cells of an Excel (of its first sheet without this one, unless `strict`) or Parquet file, or None."""
+    if content.startswith(b"\xd0\xcf\x11\xe0"):
+        raise InputError(f"{path} has an old Excel format, or is encrypted. Save it as .xlsx, or as CSV in UTF-8")
+    parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
+    if sheet is not None and strict and not excel:
+        raise InputError(f"sheet (--sheet) applies to Excel files; {path} is not one. Leave it out")
+    if not (parquet or excel):
+        return None
+    kind = "a Parquet" if parquet else "an Excel"
+    try:
+        return _parquet(path, content) if parquet else _excel(path, content, sheet, strict)
+    except InputError:
+        raise
+    except ImportError:
+        install = "install 'explore-bnn[tables]' with pip to read it, or save the table as CSV"
+        raise InputError(f"{path} is {kind} file; {install}") from None
+    except Exception as error:  # any reader error means the file is corrupt
+        raise InputError(f"cannot read {path} as {kind} file ({packed.reason(error)}). Replace it") from None
+
+
+def _parquet(path: Path, content: bytes) -> Cells:
+    file = parquet_file(io.BytesIO(content))
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    cells = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+    needed = POINTER * cells + sum(group.total_byte_size for group in groups)
+    packed.check_size(needed, packed.most_of(len(content)), path)
+    return of_arrow(file.read(), path)
+
+
+def parquet_file(source: Any) -> Any:
+    """Open a Parquet file so that repeated texts are in memory once."""
+    import pyarrow.parquet as parquet
+
+    strings = [f.name for f in parquet.read_schema(source) if str(f.type) in ("string", "large_string")]
+    return parquet.ParquetFile(source, read_dictionary=strings)
+
+
+def of_arrow(table: Any, path: Path) -> Cells:
+    """Return the cells of a table, or a batch, of pyarrow; whole numbers stay exact beside empty cells."""
+    import pyarrow
+
+    whole = {pyarrow.int64(): pd.Int64Dtype(), pyarrow.uint64(): pd.UInt64Dtype()}
+    return of_frame(table.to_pandas(types_mapper=whole.get, ignore_metadata=True), path)
+
+
+def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells:
+    import openpyxl
+
+    packed.check_workbook(content, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of features that do not concern the cells
+        values, formulas = (
+            openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only).worksheets
+            for only in (True, False)
+        )
+        names = [worksheet.title for worksheet in values]
+        if sheet is not None and sheet not in names and strict:
+            raise one_of(f"sheet of {path}", sheet, names)
+        number = names.index(sheet) if sheet in names else 0
+        sheets = (names.pop(number), *names)
         try:
-            reader = csv.reader(io.StringIO(text[: 2**24], newline=""), delimiter=mark, strict=True)
-            rows = [len(row) for row in islice(reader, 50) if any(map(str.strip, row))]
-        except csv.Error:
-            return False, 0
-        return len(set(rows)) == 1 and rows[0] > 1, rows[0]
+            cells = restored(assembled(path, _sheet_rows(path, values[number], formulas[number]), len(content)))
+        except InputError as error:
+            raise InputError(f"{error}{other_sheets(sheets)}") from None
+    several = [f"{path} has several sheets{other_sheets(sheets)}."] if sheet is None and len(sheets) > 1 else []
+    return cells._replace(unit="row", sheets=sheets, notes=(*several, *cells.notes))
 
-    return max(SEPARATORS, key=widths)
+
+def _sheet_rows(path: Path, *sheets: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the texts of a sheet's rows, without the empty cells at their ends, from its values and its formulas."""
+    for sheet in sheets:
+        sheet.reset_dimensions()  # some programs write wrong ones
+    both = zip(*(sheet.iter_rows(values_only=True) for sheet in sheets), strict=True)
+    for number, (values, formulas) in enumerate(both, 1):
+        for column, (value, formula) in enumerate(zip(values, formulas, strict=True), 1):
+            if value is None and formula is not None:
+                problem = f"the formula {shown(formula)} has no stored value"
+                advice = "save the file in a spreadsheet program, or save it as CSV"
+                raise InputError(f"{path}, row {number}, column {column}: {problem}; {advice}")
+        cells = list(map(_text, values))
+        while cells and not cells[-1]:
+            cells.pop()
+        yield number, cells or [""]

@@ -10,7 +10,7 @@ import numpy as np
 
 from explore.core.errors import InputError, listed, shown
 from explore.data import texts
-from explore.data.columns import MISSING, OTHER, Category, Column, Date, Flag, LeftOut, Number, Schema, level
+from explore.data.columns import MISSING, OTHER, Category, Column, LeftOut, Quantity, Schema, level
 from explore.data.reading import Cells
 
 RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled with other such
@@ -18,17 +18,17 @@ MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
 WORDS = 5  # from so many on, a text is free
 FEW = 5  # rows; fewer may count up by chance
 MANY = 20  # rows, from which numbers in any order count the rows where most of them follow one another
-ONE_WAY = "goes one way from row to row; drop it if it is an order or a time of measurement"
-CONSTANT = "is the same in every row, so that what another value does is not learnt"
+ORDERING = {"order": "numbers the rows", "timestamp": "says when rows were measured"}
+ONE_WAY = "only rises or only falls from row to row; drop it if it is an order or a time of measurement"
+CONSTANT = "is constant, so the model cannot learn its effect"
 
-_ID = re.compile(r"(.*[\W_])?(id|uuid)", re.IGNORECASE)  # whole numbers of such a name are none if all differ
+_ID = re.compile(r"(?i:(.*[\W_])?(id|uuid))|.*(ID|Id)")  # whole numbers of such a name are none if all differ
 # Names without marks and case.
 _NAMED = re.compile(
     r"run|std|index|idx|unnamed\d+|column1|indexlevel\d+|level0|rownames?"
     r"|(run|std|standard|row|sample|experiment(al)?|exp|trial|test|entry|measurement|observation|obs|injection"
     r"|acquisition|execution|random|randomi[sz]ed)(order|nr|no|num|number|id|index|idx)"
 )
-_NUMBER = re.compile(r"row|sample|experiment|trial|entry|order|nr|no|num|number")
 _TIMED = re.compile(r"timestamp|datetime|unixtime|(measured|recorded|created|acquired|updated)(at|on)")
 
 
@@ -39,10 +39,7 @@ def infer(
     feature: Collection[str] = (),
     decided: Collection[str] = (),
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Infer a schema of some columns of a table; also return sentences on the decisions.
-
-    Ambiguous cells are refused: a number with a unit or marks between its digits, a date that may be two, a text among
-    numbers.
+    """Infer a schema of some columns of a table, and sentences on the decisions; refuse ambiguous cells.
 
     Args:
         cells: the table.
@@ -66,198 +63,151 @@ def infer(
     if not schema.features:
         raise InputError(f"{cells.path} has no column left to learn from: {' '.join(notes)}")
     if twice := [name for name, count in Counter(schema.features).items() if count > 1]:
-        raise InputError(f"{cells.path} would have several features {shown(twice[0])}; rename a column")
+        raise InputError(f"{cells.path} would have several features {shown(twice[0])}. Rename a column")
     return schema, tuple(notes)
 
 
 def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[Column, list[str]]:
     column = cells.columns[name]
     values, odd = texts.numbers(column, cells.decimal)
-    if np.isnan(values).all() and not len(odd):
-        return LeftOut(name, "empty"), ["is empty and left out"]
     if not len(odd):
         if not wanted and (code := texts.code(column)):
-            why = "leading zeros" if len(code) < 16 else "more digits than a number keeps"
-            note = f"has {why}, as in {shown(code)}, so that its cells are names; {_take_in(name)} reads numbers"
             category, remarks = _words(name, cells, False)
-            return category, [note, *remarks]
-        result, remarks = _number(name, values, wanted or decided)
-        if bare := texts.ambiguous(column):
-            remarks.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
-        return result, remarks
+            why = f"has {'leading zeros' if len(code) < 16 else 'more digits than a number keeps'}, as in {shown(code)}"
+            return category, [
+                f"{why}, so it is read as a category; use --feature {shown(name)} to read numbers",
+                *remarks,
+            ]
+        return _number(name, column, values, wanted or decided)
     counts = Counter(column)
     present = [cell for cell in counts if not texts.absent(cell)]
     words = {cell.casefold() for cell in present}
     if pair := next((pair for pair in texts.PAIRS if words <= set(pair)), None):
         flags, _ = texts.flags(column, pair)
-        return _remarked(Flag(name, words=pair, **_filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}), flags)
+        return _quantity(name, flags, words=pair, fill=float(np.nanmean(flags) > 0.5))
     if forms := texts.date_formats(present):
         return _date(name, cells, forms, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
     if 2 * resembling >= sum(counts[cell] for cell in present):
-        _refuse(name, cells, odd)
+        # The first cell that is not a number or date like the others; of times, only some may have a zone.
+        rows = min(odd, texts.dates(column, texts.ISO)[1], key=len).tolist() or odd.tolist()
+        row = next((row for row in rows if texts.resembles_a_number(column[row])), rows[0])
+        more = f"; the column has {len(rows)} such cells" if len(rows) > 1 else ""
+        raise InputError(f"{cells.where(row, name)}: {texts.objection(column[row], cells.decimal)}{more}")
     category, remarks = _words(name, cells, False)
     numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
     if numbers and isinstance(category, Category):
-        remarks.append(f"has texts in most rows, so that numbers among them are names, such as {shown(numbers[0])}")
+        remarks.append(f"has texts in most rows, so its numbers are categories, too, such as {shown(numbers[0])}")
     return category, remarks
 
 
-def _number(name: str, values: np.ndarray, wanted: bool) -> tuple[Column, list[str]]:
+def _number(name: str, column: Sequence[str], values: np.ndarray, wanted: bool) -> tuple[Column, list[str]]:
     present = values[~np.isnan(values)]
+    if not len(present):
+        return LeftOut(name, "empty"), ["is empty and left out"]
     if not wanted and len(values) > 1:
-        if is_timed(name):
-            return _timed(name)
-        whole = np.array_equal(present, np.round(present))
-        identifies = (_ID.fullmatch(name) or name.endswith(("ID", "Id"))) and len(np.unique(values)) == len(values)
-        if whole and (identifies or is_named(name) or counts(values, name)):
-            return LeftOut(name, "order"), [f"numbers the rows and is left out; {_take_in(name)} takes it in"]
-    return _remarked(Number(name, **_filled(values)), values, wanted)
+        if _TIMED.fullmatch(_plain(name)):
+            return _left_out(name, "timestamp")
+        differ = len(np.unique(values)) == len(values)
+        is_named = _NAMED.fullmatch(_plain(name)) or (_ID.fullmatch(name) and differ)
+        if counts(values) or (is_named and np.array_equal(present, np.round(present))):
+            return _left_out(name, "order")
+    result, remarks = _quantity(name, values, wanted)
+    if bare := texts.ambiguous(column):
+        remarks.append(f"has {shown(bare)}, read as {float(bare):g}; use --categorical if it is a name")
+    return result, remarks
 
 
-def _take_in(name: str) -> str:
-    return f"--feature {shown(name)}"
-
-
-def _timed(name: str) -> tuple[Column, list[str]]:
-    return LeftOut(name, "timestamp"), [f"says when rows were measured and is left out; {_take_in(name)} takes it in"]
+def _left_out(name: str, why: str) -> tuple[Column, list[str]]:
+    return LeftOut(name, why), [f"{ORDERING[why]} and is left out; use --feature {shown(name)} to include it"]
 
 
 def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Column, list[str]]:
     column, form = cells.columns[name], forms[0]
     days, _ = texts.dates(column, form)
-    present = ~np.isnan(days)
     if len(forms) > 1:
-        differs = days != texts.dates(column, forms[1])[0]
-        row = int(np.argmax(differs & present if differs[present].any() else present))
-        raise InputError(
-            f"{cells.where(row, name)}: {shown(column[row])} may begin with the day or with the month; write dates as "
-            f"2024-03-31{texts.OTHERWISE}"
-        )
-    if not wanted and (is_timed(name) or (days[present] % 1).any()):
-        return _timed(name)
+        differs = (days != texts.dates(column, forms[1])[0]) & ~np.isnan(days)
+        row = int(np.argmax(differs if differs.any() else ~np.isnan(days)))
+        problem = f"{shown(column[row])} may start with the day or with the month"
+        raise InputError(f"{cells.where(row, name)}: {problem}; write dates like 2024-03-31, or use --categorical")
+    if not wanted and (_TIMED.fullmatch(_plain(name)) or (days[~np.isnan(days)] % 1).any()):
+        return _left_out(name, "timestamp")
     origin = float(np.floor(np.nanmin(days)))
-    date = Date(name, form=form, origin=origin, **_filled(days - origin))
-    result, remarks = _remarked(date, days, wanted)
+    result, remarks = _quantity(name, days - origin, wanted, form=form, origin=origin)
     if form != texts.ISO:
         row = int(np.nanargmax(days))
         remarks.insert(0, f"has dates: {shown(column[row])} is read as {np.datetime64(int(days[row]), 'D')}")
     return result, remarks
 
 
-def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
-    """Refuse a column by its first cell that is not a number or date like the others."""
-    column = cells.columns[name]
-    _, no_date = texts.dates(column, texts.ISO)
-    rows = min(odd, no_date, key=len).tolist()
-    if not rows:
-        where = f"column {shown(name)} of {cells.path}"
-        raise InputError(f"{where}: some times have a zone and others have none; give all of them one, or none")
-    row = next((row for row in rows if texts.resembles_a_number(column[row])), rows[0])
-    more = f"; the column has {len(rows)} such cells" if len(rows) > 1 else ""
-    raise InputError(f"{cells.where(row, name)}: {texts.objection(column[row], cells.decimal)}{more}")
-
-
 def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]:
-    """A category; unless requested, free text, identifiers and columns with hardly any text twice are left out."""
-    cell_counts = Counter(cells.columns[name])
-    levels = {cell: level(cell, cells.decimal) for cell in cell_counts if not texts.absent(cell, among_words=True)}
-    if not levels:
-        return LeftOut(name, "empty"), ["is empty and left out"]
-    if {OTHER, MISSING} & set(levels.values()):
-        raise InputError(
-            f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}; write it in another way"
-        )
+    """Return a category; unless requested, free text and columns with hardly any text twice are left out."""
     counts: Counter[str] = Counter()
-    for cell, called in levels.items():
-        counts[called] += cell_counts[cell]
-    rows = counts.total()
-    common, rare = _pooled(counts)
-    column = Category(name, common, rare, rows < len(cells.lines))
+    levels: dict[str, str] = {}
+    for cell, count in Counter(cells.columns[name]).items():
+        if not texts.absent(cell, among_words=True):
+            levels[cell] = level(cell, cells.decimal)
+            counts[levels[cell]] += count
+    if not (rows := counts.total()):
+        return LeftOut(name, "empty"), ["is empty and left out"]
+    if {OTHER, MISSING} & counts.keys():
+        raise InputError(
+            f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}, which are reserved. Replace it"
+        )
+    least = min(rows, max(2, math.ceil(RARE * rows)))
+    common = sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name))
+    if len(common) < len(counts) or len(common) > MOST_LEVELS:
+        common = common[: MOST_LEVELS - 1]
+    rare = sorted(counts.keys() - set(common))
     if requested and not common:
-        raise InputError(f"column {shown(name)} of {cells.path} has no category of two rows; leave it out")
+        raise InputError(f"column {shown(name)} of {cells.path}: no category occurs in two or more rows. Leave it out")
     if not requested:
         wordy = 2 * sum(len(text.split()) >= WORDS for text in counts) > len(counts)
         if wordy and 2 * len(counts) > rows:
             return LeftOut(name, "free text"), ["is free text and left out"]
         if len(counts) == rows > 1:
-            return LeftOut(name, "identifier"), ["has another text in every row and is left out"]
+            return LeftOut(name, "identifier"), ["has a different text in every row and is left out"]
         if not common:
-            return LeftOut(name, "too many categories"), ["has another text in nearly every row and is left out"]
-    return column, _remarks(column, levels)
-
-
-def _pooled(counts: Counter[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Divide the levels into common and rare ones."""
-    rows = counts.total()
-    least = min(rows, max(2, math.ceil(RARE * rows)))
-    common = sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name))
-    if len(common) < len(counts) or len(common) > MOST_LEVELS:
-        common = common[: MOST_LEVELS - 1]
-    return tuple(sorted(common)), tuple(sorted(counts.keys() - set(common)))
-
-
-def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
-    """Describe a category whose cells have these levels."""
+            return LeftOut(name, "too many categories"), ["has a different text in nearly every row and is left out"]
+    column = Category(name, tuple(sorted(common)), tuple(rare), rows < len(cells.lines))
     remarks = [CONSTANT] if len(column.groups) == 1 else []
-    if column.rare:
-        rare = listed(map(repr, column.rare), 5)
-        remarks.append(f"has {len(column.rare)} rare categories, which count as one: {rare}")
+    if rare:
+        remarks.append(f"has {len(rare)} rare categories, merged into one: {listed(map(repr, rare), 5)}")
     if same := texts.alike(levels, levels.__getitem__):
-        remarks.append(f"has {shown(same[0])} and {shown(same[1])}, which are one category")
-    names = dict.fromkeys(levels.values())
-    if different := texts.alike(names) or texts.alike(names, texts.exact):
-        remarks.append(f"has {shown(different[0])} and {shown(different[1])}, which are two categories")
-    return remarks
+        remarks.append(f"has {shown(same[0])} and {shown(same[1])}, read as one category")
+    if different := texts.alike(counts) or texts.alike(counts, texts.exact):
+        remarks.append(f"has {shown(different[0])} and {shown(different[1])}, read as two categories")
+    return column, remarks
 
 
-def _remarked(column: Number | Flag | Date, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:
-    """A column, with a note if it is constant or, unless requested, monotonic."""
+def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any) -> tuple[Column, list[str]]:
+    """Return a column of values, [N] and NaN where there is none, with a note if it is constant or monotonic."""
+    present = values[~np.isnan(values)]
+    with np.errstate(over="ignore"):  # the median of two may be their mean
+        median = float(np.median(present))
+    fill = median if np.isfinite(median) else float(present.min())
+    fields = {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())} | fields
+    column = Quantity(name, **fields)
     if column.same:
         return column, [CONSTANT]
     return column, [ONE_WAY] if not wanted and moves(values) else []
 
 
-def _filled(values: np.ndarray) -> dict[str, Any]:
-    """Fields of a column of these values, [N] and NaN where there is none: their median fills empty cells."""
-    present = values[~np.isnan(values)]
-    with np.errstate(over="ignore"):  # the median of two may be their mean
-        median = float(np.median(present))
-    fill = median if np.isfinite(median) else float(present.min())
-    return {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())}
+def counts(values: np.ndarray) -> bool:
+    """Return whether numbers, [N] and NaN where missing, count the rows by one, from any start.
 
-
-# Columns that say where or when a row stands, not what it is ---------------------------------------------------------
-
-
-def is_named(name: str) -> bool:
-    """Whether a column's name suggests that it numbers the rows."""
-    return bool(_NAMED.fullmatch(_plain(name)))
-
-
-def is_timed(name: str) -> bool:
-    """Whether a column's name suggests the time of measurement."""
-    return bool(_TIMED.fullmatch(_plain(name)))
-
-
-def counts(values: np.ndarray, name: str = "") -> bool:
-    """Whether numbers, [N] and NaN where missing, count the rows by one, from any start.
-
-    They may be in any order without gaps, as in a plan; with gaps only if they go one way, or are many. Few rows are
-    enough if the column's name says as much.
+    They may be in any order without gaps, as in a plan; with gaps only if they go one way, or are many.
     """
     present = values[~np.isnan(values)]
-    few = 2 if name and _NUMBER.fullmatch(_plain(name)) else FEW
-    if len(present) < few or not np.array_equal(present, np.round(present)):
+    if len(present) < FEW or not np.array_equal(present, np.round(present)):
         return False
     steps = np.diff(np.sort(present))
-    if (steps == 1).all():
-        return True
-    return bool((steps > 0).all() and np.mean(steps == 1) > 0.5 and (moves(present) or len(present) >= MANY))
+    ordered = (steps > 0).all() and np.mean(steps == 1) > 0.5 and (moves(present) or len(present) >= MANY)
+    return bool((steps == 1).all() or ordered)
 
 
 def moves(values: np.ndarray) -> bool:
-    """Whether numbers, [N] with NaN for missing ones, are monotonic with few repeats."""
+    """Return whether numbers, [N] with NaN for missing ones, are monotonic with few repeats."""
     steps = np.diff(values[~np.isnan(values)])
     one_way = (steps >= 0).all() or (steps <= 0).all()
     return bool(len(steps) + 1 >= FEW and one_way and np.mean(steps != 0) > 0.5)

@@ -7,7 +7,7 @@ values and their order, to which the standard splits refer; publishers repack ar
 import hashlib
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +19,11 @@ import pooch
 from explore import registry
 from explore.core.errors import InputError, raised
 from explore.data import packed
-from explore.data.base import Dataset
+from explore.data.base import Dataset, Task
 
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
-
 LIMIT = 64 * packed.MIB  # of a download, packed and unpacked; the largest set has 4
 
 Rows = list[list[str]]
@@ -38,17 +37,12 @@ def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
     except InputError:
         raise
     except (OSError, ImportError) as error:  # no network, or no library for the format
-        if ":" in name:
-            raise
         raise InputError(str(error)) from None
     except Exception as error:
-        if ":" not in name:
-            raise
-        raise InputError(f"{name} gives no {registry.KINDS[kind]}: {raised(error)}") from error
+        raise InputError(f"cannot load the {registry.KINDS[kind]} {name}: {raised(error)}") from error
     if not isinstance(loaded, expected):
-        raise InputError(
-            f"{name} gives a {type(loaded).__name__}; it must give {expected.__module__}.{expected.__name__}"
-        )
+        type_name = f"{expected.__module__}.{expected.__name__}"
+        raise InputError(f"{name} returned a {type(loaded).__name__}; it must return {type_name}")
     return loaded
 
 
@@ -66,20 +60,18 @@ class Published(NamedTuple):
     def __call__(self, folder: Path | None = None) -> Dataset:
         """Read or download the set; unexpected content raises InputError, a failed download OSError."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
-        path = local(file, folder)
-        if path is None:
-            text, note = self._downloaded()
-        else:
+        if path := local(file, folder):
             text, note = checked(packed.read(path, LIMIT), self.sha256, path), ""
-        table, features = np.loadtxt(io.BytesIO(text), ndmin=2), tuple(self.features.split())
-        if self.classes:
-            y = (table[:, -1] > 0).astype(np.int64)
-            return Dataset(self.name, table[:, :-1], y, features, "classification", self.classes, note)
-        return Dataset(self.name, table[:, :-1], table[:, -1:], features, "regression", note=note)
+        else:
+            text, note = self._downloaded()
+        task: Task = "classification" if self.classes else "regression"
+        table = np.loadtxt(io.BytesIO(text), ndmin=2)
+        y = (table[:, -1] > 0).astype(np.int64) if self.classes else table[:, -1:]
+        return Dataset(self.name, table[:, :-1], y, tuple(self.features.split()), task, self.classes, note)
 
     def _downloaded(self) -> tuple[bytes, str]:
-        """The canonical text, with a note if its rows are reordered; refuse other numbers."""
-        again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the sets"
+        """Return the canonical text, with a note if its rows are reordered; refuse other numbers."""
+        again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the data sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
         except (OSError, ImportError):
@@ -87,15 +79,13 @@ class Published(NamedTuple):
         except Exception as error:  # any reader error means the file is corrupt
             reason = packed.reason(error)
             raise InputError(f"the download of {self.name} cannot be read ({reason}); {again}") from None
-        if (actual := _sha256(text)) == self.sha256:
+        if _sha256(text) == self.sha256:
             return text, ""
         if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == self.sorted_sha256:
             order = "the download is not in the canonical row order; splits differ from published ones"
             return text, f"{self.name}: {order}"
-        raise InputError(
-            f"the download of {self.name} has other numbers than the known set (sha256 {actual}, expected "
-            f"{self.sha256}); {again}"
-        )
+        sums = f"sha256 {_sha256(text)}, expected {self.sha256}"
+        raise InputError(f"the download of {self.name} differs from the expected content ({sums}); {again}")
 
 
 def _sha256(text: bytes) -> str:
@@ -105,40 +95,38 @@ def _sha256(text: bytes) -> str:
 def checked(content: bytes, sha256: str, path: Path) -> bytes:
     """Return the content of a file after comparing its checksum."""
     if (actual := _sha256(content)) != sha256:
-        raise InputError(
-            f"{path} has the wrong content (sha256 {actual}, expected {sha256}); replace it, or delete it to "
-            "download it again"
-        )
+        again = "replace it, or delete it to download it again"
+        raise InputError(f"{path} has the wrong content (sha256 {actual}, expected {sha256}); {again}")
     return content
 
 
-def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
-    """A file below `folder` or EXPLORE_DATA_DIR, if it exists; refuse a missing folder."""
+def local(file: str, folder: Path | None) -> Path | None:
+    """Return the path of a file below `folder` or EXPLORE_DATA_DIR, if it exists; refuse a missing folder."""
     name = folder or os.environ.get("EXPLORE_DATA_DIR")
     if not name:
         return None
     if not Path(name).is_dir():
         raise InputError(
-            f"the data folder {name} (EXPLORE_DATA_DIR) does not exist; name the folder that holds {holds}"
+            f"the data folder {name} (EXPLORE_DATA_DIR) does not exist. Set it to the folder of the data sets"
         )
     path = Path(name, file)
     return path if path.is_file() else None
 
 
 def cache() -> Path:
-    """The user's folder for downloaded files."""
+    """Return the user's folder for downloaded files."""
     return Path(pooch.os_cache("explore"))
 
 
-def download(url: str, name: str, limit: int | None = None) -> bytes:
+def download(url: str, name: str, limit: int | None = None) -> Path:
     """Download at most `limit` (by default LIMIT) bytes to `name` in the cache; an OSError says why it failed."""
     get = partial(_get, limit=limit or LIMIT)
     try:
-        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get)).read_bytes()
+        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get))
     except OSError as error:
-        raise OSError(
-            f"cannot download {url} ({_why(error)}); offline, let EXPLORE_DATA_DIR name a folder with the sets"
-        ) from None
+        reason = str(error) if len(str(error)) < 150 else type(error).__name__  # such as SSLError
+        advice = "offline, set EXPLORE_DATA_DIR to a folder with the data sets"
+        raise OSError(f"cannot download {url} ({reason}); {advice}") from None
 
 
 def _get(url: str, file: str, _: object, limit: int) -> None:
@@ -149,59 +137,54 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
         answer.raise_for_status()
         plain = [step.url for step in (*answer.history, answer) if not step.url.startswith("https:")]
         if plain and url.startswith("https:"):
-            raise OSError(f"it leads over {plain[0]}, which is not HTTPS")
+            raise OSError(f"it redirects to {plain[0]}, which is not HTTPS")
         for part in answer.iter_content(2**16):
             if out.tell() + len(part) > limit:
                 raise OSError(f"it is larger than {limit // packed.MIB} MiB")
             out.write(part)
 
 
-def _why(error: OSError) -> str:
-    """Say briefly why a download failed."""
-    import requests
-
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        return f"{error.response.status_code} {error.response.reason}"
-    if isinstance(error, requests.exceptions.SSLError):
-        return "the certificate of the server is not accepted"
-    if isinstance(error, requests.Timeout | requests.ConnectionError):
-        return "no connection"
-    return packed.reason(error)
+# Formats of the publishers, as rows of cells --------------------------------------------------------------------------
 
 
 def uci(number: int, archive: str, member: str) -> bytes:
-    """A file from an archive of the UCI repository, in whatever folder."""
-    content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip")
-    return packed.zip_member(content, member, LIMIT, "it")
+    """Return a file from an archive of the UCI repository, in whatever folder."""
+    content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip").read_bytes()
+    return packed.member(content, LIMIT, "it", member)
 
 
 def openml(file: str, name: str) -> bytes:
-    """A file of the OpenML repository as CSV, cached as `name`."""
-    return download(f"{OPENML}/{file}", name)
+    """Return a file of the OpenML repository as CSV, cached as `name`."""
+    return download(f"{OPENML}/{file}", name).read_bytes()
 
 
 def rows(raw: bytes, separator: str | None = None, header: bool = False) -> Rows:
-    """The cells of a text file; without a separator, blanks separate."""
+    """Return the cells of a text file; without a separator, blanks separate."""
     lines = [line.strip() for line in raw.decode().splitlines()]
     return [[cell.strip() for cell in line.split(separator)] for line in lines if line][header:]
 
 
-def sheet(raw: bytes, formats: Sequence[str]) -> Rows:
-    """The first columns of the first sheet of an Excel file, each number written in its column's format."""
+def sheet(raw: bytes, formats: str) -> Rows:
+    """Return the first columns of the first sheet of an Excel file, see `formatted`."""
     packed.check_workbook(raw, limit=LIMIT)
     try:
-        frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats)))
+        frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats.split())))
     except ImportError:
-        raise ImportError("this set comes as an Excel file; pip install 'explore-bnn[download]' reads it") from None
-    # Sheets may end in blank rows that carry nothing but formatting.
-    table = frame.dropna(how="all").to_numpy(float)
-    return [[f % v for f, v in zip(formats, row, strict=True)] for row in table]
+        raise ImportError(
+            "this data set is an Excel file. Run pip install 'explore-bnn[download]' to read it"
+        ) from None
+    return formatted(frame.dropna(how="all").to_numpy(), formats)  # sheets may end in rows that are only formatted
+
+
+def formatted(table: Any, formats: str) -> Rows:
+    """Write the numbers of each row in the formats of its columns."""
+    return [[form % float(cell) for form, cell in zip(formats.split(), row, strict=True)] for row in table]
 
 
 def libsvm(file: str, features: int, positive: float) -> Rows:
-    """The cells of a LIBSVM file, which omits zeros, with the label moved to the end as -1 or 1."""
+    """Return the cells of a LIBSVM file, which omits zeros, with the label moved to the end as -1 or 1."""
     table = []
-    for label, *pairs in rows(download(f"{LIBSVM}/{file}", f"{file}.txt")):
+    for label, *pairs in rows(download(f"{LIBSVM}/{file}", f"{file}.txt").read_bytes()):
         values = dict(pair.split(":") for pair in pairs)
         sign = "1" if float(label) == positive else "-1"
         table.append([values.get(str(i + 1), "0") for i in range(features)] + [sign])

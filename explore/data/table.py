@@ -1,21 +1,23 @@
-"""Tables of the user: `load_csv` takes only numbers, `load_table` infers column types."""
+"""Tables of the user: `load_csv` takes only numbers, `load_table` infers column types, `map_parquet` maps features."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from explore.core.errors import InputError, counted, listed, one_of, shown
-from explore.data import packed, texts
+from explore.core.files import check_regular
+from explore.data import packed, reading, texts
 from explore.data.base import Dataset, Task
 from explore.data.columns import Matrix, Schema
-from explore.data.reading import AS_CSV, Cells, called, parsed, restored
+from explore.data.reading import Cells, called
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
-from explore.data.typed import of_file, of_frame
+
+ROWS = 2**14  # of a Parquet file to map, whose values are in memory at one time
 
 
 class Loaded(NamedTuple):
@@ -36,17 +38,7 @@ def load_csv(
     id_column: str | None = None,
     keep_na: Sequence[str] = (),
 ) -> Dataset:
-    """A comma-separated file in UTF-8 whose first line names the columns.
-
-    Args:
-        path: the file, possibly packed (.gz, .bz2, .xz, .zip, .tar) if it unpacks to at most 1 GiB; its stem becomes
-            the name of the set.
-        target: the column to predict, or several for regression with O outputs.
-        drop: columns to leave out.
-        task: "regression" (the default), or "classification" with one target column of whole numbers or of any text,
-            whose distinct values are the classes: in the order of their numbers, or of their letters.
-        id_column: a column of any text that identifies the examples; not a feature.
-        keep_na: class targets in which NA, nan, - and other marks are classes; in others they are no label.
+    """Load a comma-separated file in UTF-8 whose features are all numbers; for the arguments see `load_table`.
 
     Returns:
         x: [N, D] with the features in the file's order; y: [N, O], or [N] class indices.
@@ -56,15 +48,16 @@ def load_csv(
         InputError: when the file cannot be used as asked; the message names the column and the line.
     """
     path = Path(path)
-    table = parsed(path, packed.read(path))
+    table = reading.parsed(path, packed.read(path))
     if table.notes:
-        raise InputError(f"{table.notes[0]} load_csv takes no such file; {AS_CSV} with a name for each column")
+        raise InputError(
+            f"{table.notes[0]} load_csv does not accept this; {reading.AS_CSV} with a name for each column"
+        )
     id_column = id_column and called(id_column)
     targets, features = roles(table, target, drop, task, id_column)
     for name in features:
-        if code := texts.code([cell for cell in table.columns[name] if len(cell) > 15]):
-            where = table.where(list(table.columns[name]).index(code), name)
-            raise InputError(f"{where}: {shown(code)} has more digits than a number keeps; drop the column")
+        if code := texts.code(cell for cell in table.columns[name] if len(cell) > 15):
+            raise InputError(f"column {shown(name)} of {path}: {shown(code)} has too many digits. Drop the column")
     matrix = Matrix(quantities(table, features), features, ())
     return _labelled(table, matrix, targets, task, keep_na, id_column)[0]
 
@@ -83,17 +76,18 @@ def load_table(
     sheet: str | None = None,
     keep_na: Sequence[str] = (),
 ) -> Loaded:
-    """A table with numbers, categories, dates, booleans and empty cells.
+    """Load a table with numbers, categories, dates, booleans and empty cells.
 
     A table of finite numbers gives what `load_csv` gives, except for columns that number its rows.
 
     Args:
         source: a text file with commas, semicolons, tabs or bars between its cells, in UTF-8 or Latin-1, possibly
-            packed; an Excel (.xlsx) or Parquet file; or a data frame.
-        target: see `load_csv`; so are `drop`, `task`, `id_column` and `keep_na`.
+            packed (.gz, .bz2, .xz, .zip); an Excel (.xlsx) or Parquet file; or a data frame.
+        target: the column to predict, or several for regression with O outputs.
         drop: columns to leave out.
-        task: "regression" or "classification".
-        id_column: a column that identifies the examples.
+        task: "regression" (the default), or "classification" with one target column of whole numbers or of any text,
+            whose distinct values are the classes: in the order of their numbers, or of their letters.
+        id_column: a column of any text that identifies the examples; not a feature.
         categorical: columns whose numbers are names.
         decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
         schema: of another table, to make the same features; None: it is inferred from this one.
@@ -108,27 +102,24 @@ def load_table(
         InputError: when the table cannot be used as asked, or a cell is ambiguous.
     """
     cells = cells_of(source, decimal, sheet)
-    id_column, categorical = id_column and called(id_column), list(map(called, categorical))
-    feature = list(map(called, [feature] if isinstance(feature, str) else feature))
+    id_column, categorical, feature = id_column and called(id_column), _names(categorical), _names(feature)
     targets, names = roles(cells, target, drop, task, id_column)
     for kind, chosen in (("categorical column", categorical), ("feature", feature)):
         if wrong := [name for name in chosen if name not in names]:
-            raise one_of(kind, str(wrong[0]), names)
-    inferred = schema is None
+            raise one_of(kind, wrong[0], names)
+    varied = schema is None and not allow_missing_target
     if schema is None:
         schema, notes = infer(cells, names, categorical, feature=feature)
     else:
         columns = {column.name for column in schema.columns}
         if both := [name for name in targets if name in columns]:
-            raise InputError(f"target {shown(both[0])} is a feature of the schema; make a new schema")
+            raise InputError(f"target {shown(both[0])} is a feature of the schema. Make a new schema")
         new = listed([name for name in names if name not in columns], 5)
-        notes = (f"Columns that were not there before are left out: {new}.",) if new else ()
+        notes = (f"Ignored columns that are not in the schema: {new}.",) if new else ()
     matrix = schema.apply(cells)
     matrix = matrix._replace(notes=(*cells.notes, *notes, *matrix.notes))
-    dataset, measured, notes = _labelled(
-        cells, matrix, targets, task, keep_na, id_column, allow_missing_target, inferred and not allow_missing_target
-    )
-    return Loaded(dataset, schema, measured, cells, notes)
+    dataset, measured = _labelled(cells, matrix, targets, task, keep_na, id_column, allow_missing_target, varied)
+    return Loaded(dataset, schema, measured, cells, tuple(filter(None, dataset.note.split("\n"))))
 
 
 def _labelled(
@@ -140,12 +131,12 @@ def _labelled(
     id_column: str | None,
     missing: bool = False,
     varied: bool = True,
-) -> tuple[Dataset, np.ndarray, tuple[str, ...]]:
-    """Add targets and identifiers to features; also return which rows are measured, and all notes.
+) -> tuple[Dataset, np.ndarray]:
+    """Add targets and identifiers to features; also return which rows are measured.
 
     With `missing`, rows may have no target; with `varied`, the targets must not be all the same.
     """
-    keep_na = list(map(called, [keep_na] if isinstance(keep_na, str) else keep_na))
+    keep_na = _names(keep_na)
     check_kept(cells, targets, task, keep_na)
     labels: tuple[str, ...] = ()
     if task == "classification":
@@ -155,48 +146,41 @@ def _labelled(
         y, remark = quantities(cells, targets, missing, targets=True), ""
         measured = ~np.isnan(y).any(1)
         if failed := sum(cell.casefold() in texts.FAILED for name in targets for cell in cells.columns[name]):
-            remark = f"{counted(failed, 'cell')} of {listed(targets)} without a value: the experiment failed."
-        constant = [i for i in range(len(targets)) if varied and len(y) > 1 and (y[:, i] == y[0, i]).all()]
-        if constant:
-            name = targets[constant[0]]
-            raise InputError(
-                f"column {shown(name)} of {cells.path} has the one value {cells.columns[name][0]} in all rows; there "
-                "is nothing to predict"
-            )
-    empty = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet." * (not measured.all())
-    notes = tuple(filter(None, [*matrix.notes, repeated(cells, id_column), remark, empty]))
+            remark = f"{counted(failed, 'failed experiment')} in {listed(targets)}."
+        for name, column in zip(targets, y.T, strict=True):
+            if varied and len(y) > 1 and (column == column[0]).all():
+                one = f"the same value, {cells.columns[name][0]}, in all rows"
+                raise InputError(f"column {shown(name)} of {cells.path} has {one}; there is nothing to predict")
+    empty = f"{(~measured).sum()} of {len(measured)} rows have no value of {listed(targets)} yet." * (
+        not measured.all()
+    )
+    note = "\n".join(filter(None, [*matrix.notes, repeated(cells, id_column), remark, empty]))
     ids = tuple(cells.columns[id_column]) if id_column else ()
-    name, note = cells.path.name.partition(".")[0] or cells.path.name, "\n".join(notes)
-    kind = task or "regression"
-    dataset = Dataset(name, matrix.x, y, matrix.features, kind, labels, note, cells.lines, ids)
-    return dataset, measured, notes
+    name, kind = cells.path.name.partition(".")[0] or cells.path.name, task or "regression"
+    return Dataset(name, matrix.x, y, matrix.features, kind, labels, note, cells.lines, ids), measured
 
 
 def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:
     """Refuse `keep_na` columns that are not class targets."""
     if wrong := [name for name in keep_na if task != "classification" or name not in targets]:
-        raise InputError(
-            f"keep_na (--keep-na) names {shown(wrong[0])}, which is no class target of {cells.path}; it takes a target "
-            "of the task classification"
-        )
+        problem = f"names {shown(wrong[0])}, which is not a class target of {cells.path}"
+        raise InputError(f"keep_na (--keep-na) {problem}. It applies to targets of a classification only")
 
 
 def cells_of(
     source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".", sheet: str | None = None, strict: bool = True
 ) -> Cells:
-    """The cells of a table, see `load_table`; unless `strict`, of the first sheet where none has that name."""
+    """Return the cells of a table, see `load_table`; unless `strict`, of the first sheet where none has that name."""
     if decimal not in (".", ","):
         raise one_of("decimal mark", str(decimal), (".", ","))
     if isinstance(source, pd.DataFrame):
         if sheet is not None:
-            raise InputError("a data frame has no sheets; leave sheet out")
-        cells = of_frame(source)
+            raise InputError("sheet applies to Excel files only. Leave it out for a data frame")
+        cells = reading.of_frame(source)
     else:
-        path = Path(source)
-        content = packed.read(path)
-        typed = of_file(path, content, sheet, strict)
-        if typed is None:
-            return restored(parsed(path, content, decimal))
+        path, content = Path(source), packed.read(Path(source))
+        if (typed := reading.of_file(path, content, sheet, strict)) is None:
+            return reading.restored(reading.parsed(path, content, decimal))
         cells = typed
     if decimal == ".":
         return cells
@@ -207,22 +191,63 @@ def cells_of(
 def roles(
     table: Cells, target: str | Sequence[str], drop: Sequence[str], task: str | None, id_column: str | None
 ) -> tuple[list[str], tuple[str, ...]]:
-    """The targets, and all columns that may be features; for the arguments see `load_table`."""
+    """Return the targets, and all columns that may be features; for the arguments see `load_table`."""
     if task not in (None, "regression", "classification"):
         raise one_of("task", str(task), ("regression", "classification"))
-    targets, drop = (list(map(called, [n] if isinstance(n, str) else n)) for n in (target, drop))
-    ids = [] if id_column is None else [id_column]
+    targets, drop, ids = _names(target), _names(drop), [] if id_column is None else [id_column]
     for role, names in (("target", targets), ("column to drop", drop), ("column of identifiers", ids)):
         for name in names:
             if name not in table.columns:
                 raise InputError(f"{table.path} has no {role} {shown(name)}; {table.listing}")
     if not targets or len(set(targets)) < len(targets) or set(targets) & {*drop, *ids}:
-        raise InputError(
-            f"targets {shown(targets)} must be one or more different columns that are not dropped and no identifiers"
-        )
+        allowed = "one or more different columns, neither dropped nor identifiers"
+        raise InputError(f"targets {shown(targets)} must be {allowed}")
     features = tuple(name for name in table.columns if name not in (*targets, *drop, *ids))
     if not features:
-        raise InputError(
-            f"{table.path} has no feature left beside the targets and the dropped columns; keep at least one"
-        )
+        raise InputError(f"{table.path} has no feature besides targets and dropped columns. Keep at least one")
     return targets, features
+
+
+def _names(names: str | Sequence[str]) -> list[str]:
+    """Normalise the name of a column, or several."""
+    return list(map(called, [names] if isinstance(names, str) else names))
+
+
+class MappedTable(NamedTuple):
+    """The features of a file."""
+
+    x: np.memmap  # float64 [N, D], read-only
+    notes: tuple[str, ...]  # sentences on imputed and unknown cells, with the rows, which count from 1
+
+
+def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os.PathLike[str]) -> MappedTable:
+    """Write the features of a Parquet file's rows, in their order, to a file of NumPy (.npy), and map it.
+
+    Args:
+        source: the Parquet file, which may be larger than memory; columns that are not in the schema are ignored.
+        schema: `load_table(measured, ...).schema` of the rows that are measured.
+        target: the file to write, from which the map reads for as long as it is used.
+
+    Raises:
+        InputError: when the file cannot be read, has no row, lacks a column, or has a cell that is not of its
+            column's kind.
+    """
+    import pyarrow
+
+    path = Path(source)
+    try:
+        check_regular(path)
+        file: Any = reading.parquet_file(path)
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise InputError(f"cannot read {path} as a Parquet file ({error})") from None
+    if not file.metadata.num_rows:
+        raise InputError(f"{path} has no row")
+    x = np.lib.format.open_memmap(target, "w+", np.float64, (file.metadata.num_rows, len(schema.features)))
+    start, notes = 0, []
+    for batch in file.iter_batches(ROWS):
+        matrix, stop = schema.apply(reading.of_arrow(batch, path)), start + len(batch)
+        x[start:stop] = matrix.x
+        notes += [f"Rows {start + 1} to {stop}: {note}" for note in matrix.notes]
+        start = stop
+    x.flush()
+    return MappedTable(np.load(Path(target), mmap_mode="r"), tuple(notes))

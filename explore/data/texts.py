@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import time
 from typing import Any
 
 import numpy as np
@@ -22,49 +21,48 @@ PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on")
 ISO = "ISO8601"
 _ISO = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?\s?(?P<zone>Z|[+-]\d\d:?\d\d)?)?)?", re.ASCII)
 _DAYS = (
-    *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y"),
-    *("%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%b %d %Y"),
-)
+    "%Y/%m/%d|%Y.%m.%d|%Y-%m-%d|%d.%m.%Y|%d/%m/%Y|%m/%d/%Y|%d-%m-%Y|%m-%d-%Y|%d %b %Y|%d-%b-%Y|%b %d, %Y|%b %d %Y"
+).split("|")
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 _DIGITS = re.compile(r"[+-]?(0\d+|\d{16,})", re.ASCII)
 _BARE_EXPONENT = re.compile(r"\d+[eE]\d+", re.ASCII)
-_PLAIN = r"[+\-\u2212]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?"
+# A number with a unit, an error, a bound or marks of thousands; a date, also Jan-24 and 24-Jan as spreadsheets show
+# them; or a time.
+_PLAIN = r"[+\-\u2212]?(\d+([.,]\d*)?|[.,]\d+)(e[+-]?\d+)?"
 _GROUPED = r"[+\-\u2212]?\d{1,3}(?P<mark>[.,'\u2019_\s])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
 _UNIT = r"\s?([^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5])[^\s\d]{0,11}([-+^]{0,2}\d)?(\s[^\s\d]{1,12}){0,2}"
-_NUMBER = re.compile(
+_NUMBER = (
     rf"(([<>\u2264\u2265~\u2248\u00b1$\u20ac\u00a3\u00a5]=?|ca\.?)\s?)?({_GROUPED}|{_PLAIN})"
     rf"({_UNIT}|\(\d+\)|\s?(\u00b1|\+/-)\s?{_PLAIN}({_UNIT})?|/\d+)?|\({_PLAIN}\)"
 )
-_COMMA = re.compile(r"[+\-\u2212]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _MONTH = (
     "(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|"
     "aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|dec(ember)?)"
 )
-_DATE = re.compile(
-    r"((1[5-9]|2[01])\d\d([-/.])\d{1,2}\3\d{1,2}|\d{1,2}([-/.])\d{1,2}\4(\d{4}|\d\d))(\D.*)?"
-    rf"|{_MONTH}[-/. ]\d\d(\d\d)?|\d\d?[-/. ]{_MONTH}",  # Jan-24 and 24-Jan, as spreadsheets show dates
-    re.DOTALL | re.IGNORECASE,
+_DATE = (
+    r"((1[5-9]|2[01])\d\d(?P<a>[-/.])\d{1,2}(?P=a)\d{1,2}|\d{1,2}(?P<b>[-/.])\d{1,2}(?P=b)(\d{4}|\d\d))(\D.*)?"
+    rf"|{_MONTH}[-/. ]\d\d(\d\d)?|\d\d?[-/. ]{_MONTH}"
 )
-_TIME = re.compile(r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?", re.IGNORECASE)
+_TIME = r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?"
+_NUMERIC = re.compile(f"{_NUMBER}|{_DATE}|{_TIME}", re.IGNORECASE | re.DOTALL)
 # Texts that a spreadsheet program takes for formulas, which may run commands. A single character is none.
 _FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
-OTHERWISE = ", or call the column categorical"
-POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
+POINT = "write a point, or pass --decimal ,"
 
 
 def absent(cell: str, among_words: bool = False) -> bool:
-    """Whether a cell is a mark of a missing value."""
+    """Return whether a cell marks a missing value."""
     return cell in _NO_WORD if among_words else cell.casefold() in _NOTHING
 
 
 def unmeasured(cell: str, classes: bool = False) -> bool:
-    """Whether a target's cell is unmeasured; for classes, words that may name a class do not count."""
+    """Return whether a target's cell is unmeasured; of classes, words such as none are not."""
     return cell in _NO_CLASS if classes else absent(cell)
 
 
 def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:
-    """The first two names with the same key, by default ignoring case; names with key None are skipped."""
+    """Return the first two names with the same key, by default ignoring case; names with key None are skipped."""
     first: dict[Any, str] = {}
     for name in names:
         value = key(name)
@@ -74,7 +72,7 @@ def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tup
 
 
 def number(cell: str, decimal: str = ".") -> float | None:
-    """The value of a number as CSV files have it, which may be infinite or NaN; None: the cell is no number."""
+    """Parse a number as CSV files have it, which may be infinite or NaN; None: the cell is not a number."""
     cell = cell.replace("\u2212", "-")  # the minus of typesetting
     if "_" in cell or not cell.isascii():  # Python would take 1_000 and digits of other scripts
         return None
@@ -106,25 +104,25 @@ def pointed(cell: str, decimal: str) -> str:
 
 
 def code(cells: Iterable[str]) -> str:
-    """The first cell of digits that is no plain number, with leading zeros or too many digits to be exact; or ""."""
+    """Return the first cell with leading zeros or too many digits for an exact number; or ""."""
     suspects = filter(_DIGITS.fullmatch, cells)
     return next((cell for cell in suspects if cell.lstrip("+-")[0] == "0" or exact(cell) != number(cell)), "")
 
 
 def ambiguous(cells: Iterable[str]) -> str:
-    """The first number such as 1E2 that may be a name; or ""."""
+    """Return the first number such as 1E2 that may be a name; or ""."""
     return next(filter(_BARE_EXPONENT.fullmatch, cells), "")
 
 
 def exact(cell: str) -> int | float | None:
-    """The value of a number, see `number`; integers in digits are exact, however large."""
+    """Parse a number, see `number`; integers in digits are exact, however large."""
     value = number(cell)
     plain = cell.replace("\u2212", "-")
     return int(plain) if value is not None and len(plain) < 400 and plain.lstrip("+-").isdecimal() else value
 
 
 def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:
-    """Values, [N], NaN where there is none, and the rows whose cells are neither a finite number nor absent."""
+    """Parse numbers [N], NaN where there is none; also return the rows of cells that are neither finite nor absent."""
     plain = "\n".join(cells) if decimal == "." else "_"
     if plain.isascii() and "_" not in plain:  # as nearly all are: quickly
         try:
@@ -138,27 +136,28 @@ def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.nd
 
 
 def _values(cells: Sequence[str], values: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
-    """The value of each cell, [N], NaN where there is none, and the rows of cells without one that are not absent."""
+    """Return the value of each cell, [N], NaN where there is none, and the rows of other cells that are not absent."""
     odd = {cell for cell in set(cells) if cell not in values and not absent(cell)}
     return np.array([values.get(cell, math.nan) for cell in cells], float), np.flatnonzero([c in odd for c in cells])
 
 
 def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """0 for the first word, 1 for the second, [N], NaN where there is none, and the rows of other cells."""
+    """Return 0 for the first word, 1 for the second, [N], NaN where there is none, and the rows of other cells."""
     distinct = set(cells)
     return _values(cells, {cell: float(cell.casefold() == words[1]) for cell in distinct if cell.casefold() in words})
 
 
 def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Days since 1970, [N], NaN where there is no date, and the rows of cells that are neither a date nor absent.
+    """Parse dates to days since 1970, [N], NaN where there is none; also return the rows of other cells.
 
     `form` is ISO or a format of `strptime`, where %b is also the month's full name; times without a zone are UTC.
     """
-    distinct = [cell for cell in dict.fromkeys(cells) if not absent(cell)]
-    texts = pd.Series([cell if form != ISO or _ISO.fullmatch(cell) else None for cell in distinct], dtype=object)
-    moments = _moments(texts, form)
-    if "%b" in form:
-        moments = moments.fillna(_moments(texts, form.replace("%b", "%B")))
+    distinct = [cell for cell in dict.fromkeys(cells) if not absent(cell) and (form != ISO or _ISO.fullmatch(cell))]
+    texts = pd.Series(distinct, dtype=object)
+    moments, full = (
+        pd.to_datetime(texts, format=f, errors="coerce", utc=True) for f in (form, form.replace("%b", "%B"))
+    )
+    moments = moments.fillna(full)
     # One unit, so that equal dates give equal bits.
     days = moments.dt.as_unit("us").astype(np.int64).to_numpy() / 86_400_000_000
     return _values(cells, {distinct[i]: float(days[i]) for i in np.flatnonzero(moments.notna())})
@@ -167,65 +166,45 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
 def iso(cells: Sequence[str], form: str) -> list[str]:
     """Write dates as 2024-03-31 or 2024-03-31T14:30:00; return other and ambiguous cells unchanged.
 
-    `form` is that of the dates, see `dates`; where they do not have it, it is inferred.
+    `form` is that of the dates, see `dates`; where they do not have it, it is inferred. "": they are no dates.
     """
-    present = list({cell for cell in cells if not absent(cell)})
-    if len(dates(present, form)[1]):
+    present = list({cell for cell in cells if form and not absent(cell)})
+    if form and len(dates(present, form)[1]):
         forms = date_formats(present)
         form = forms[0] if len(forms) == 1 else ISO
-    if form == ISO:
+    if form in ("", ISO):
         return list(cells)
     moments = (dates(present, form)[0] * 86_400_000_000).round().astype("datetime64[us]").tolist()
-    days = [when.date() if when.time() == time() else when for when in moments]
-    written = {cell: day.isoformat() for cell, day in zip(present, days, strict=True)}
+    written = {c: when.isoformat().removesuffix("T00:00:00") for c, when in zip(present, moments, strict=True)}
     return [written.get(cell, cell) for cell in cells]
 
 
-def _moments(texts: pd.Series, form: str) -> pd.Series:
-    return pd.to_datetime(texts, format=form, errors="coerce", utc=True)
-
-
 def date_formats(cells: Collection[str]) -> list[str]:
-    """All formats by which every one of the cells is a date; none where only some of the times have a zone."""
+    """Return all formats that fit every cell; none where only some of the times have a zone."""
     matches = [_ISO.fullmatch(cell) for cell in cells]
     if all(matches):
         zones = {bool(match["zone"]) for match in matches if match and match[2]}
-        return [ISO] if len(zones) < 2 and len(dates(list(cells), ISO)[1]) == 0 else []
+        return [ISO] if len(zones) < 2 and not len(dates(list(cells), ISO)[1]) else []
     texts = list(cells)
     few = texts[:20]
     if not all(6 <= len(cell) <= 40 and any(map(str.isdigit, cell)) for cell in few):
         return []
-    marks = _marks(few[0])
-    forms = [day + time for day in _DAYS for time in _TIMES if _marks(day + time) == marks]
+    marks = [mark for mark in "/.-,:" if mark in few[0]]
+    forms = [day + time for day in _DAYS for time in _TIMES if marks == [m for m in "/.-,:" if m in day + time]]
     return [form for form in forms if not len(dates(few, form)[1]) and not len(dates(texts, form)[1])]
 
 
-def _marks(text: str) -> set[str]:
-    return {mark for mark in "/.-,:" if mark in text}
-
-
 def resembles_a_number(cell: str) -> bool:
-    """Whether a cell is a number (also with a unit or marks between its digits), a date or a time."""
-    if number(cell) is not None:
-        return True
-    return len(cell) <= 60 and any(form.fullmatch(cell) for form in (_NUMBER, _DATE, _TIME))
+    """Return whether a cell is a number (also with a unit or marks between its digits), a date or a time."""
+    return number(cell) is not None or (len(cell) <= 60 and bool(_NUMERIC.fullmatch(cell)))
 
 
-def objection(cell: str, decimal: str = ".", fixed: bool = False) -> str:
-    """Say why a cell is no number or date, though others of its column are, and what to do.
-
-    `decimal` is the mark in numbers; if a schema has `fixed` the kind of the column, no option changes it.
-    """
-    text, otherwise, point = shown(cell), "" if fixed else OTHERWISE, "write a point" if fixed else POINT
-    if _TIME.fullmatch(cell):
-        return f"{text} is a time; write it as a number of hours{otherwise}"
-    if _DATE.fullmatch(cell):
-        return f"{text} is a date that cannot be told for certain; write dates as 2024-03-31{otherwise}"
-    if decimal == "." and _COMMA.fullmatch(cell):
-        return f"{text} has a comma, which may be a decimal one; {point}"
-    if re.fullmatch(_GROUPED, cell):
-        return f"{text} has marks between its digits; write the digits and a decimal {decimal!r} alone{otherwise}"
-    if number(cell, decimal) is None and _NUMBER.fullmatch(cell):
-        advice = "write the number alone, in one unit, which the first line may name"
-        return f"{text} is more than a number; {advice}{otherwise}"
-    return f"{text} is not a finite number or date as other cells of the column are; correct or empty it{otherwise}"
+def objection(cell: str, decimal: str = ".") -> str:
+    """Say why a cell is not a number or date like the others in its column, and what to do."""
+    if decimal == "." and number(cell) is None and number(cell, ",") is not None:
+        return f"{shown(cell)} has a comma, which may be a decimal mark; {POINT}"
+    return (
+        f"{shown(cell)} is not a finite number or date like the other cells of the column. Write numbers without units "
+        "or thousands separators, dates like 2024-03-31 (with a time zone in all or none) and times in hours, or "
+        "declare the column categorical (--categorical)"
+    )

@@ -3,20 +3,17 @@
     with graphs.use(True):
         for epoch in fit(posterior, x, y, rng): ...
 
-`fit` and the dynamics model of VIME run their updates so; the commands have --graphs and --no-graphs. On a GPU the
-recordings are CUDA graphs, on a processor compiled programs, see `explore.execution.compiled`.
-
-A graph repeats the same operations with the same numbers. So a posterior's `Turn` names the kind of each step and the
-numbers that change: each kind has a graph, and the numbers are tensors that are filled before a replay. Replays of CUDA
-graphs have the bits of updates one by one with these tensors. The first two replays of each kind are compared with such
-updates; where they differ, or cannot be recorded, a warning is shown and the fit goes on without graphs.
+On a GPU the recordings are CUDA graphs, on a processor compiled programs. A recording repeats the same operations with
+the same numbers. So a posterior's `Turn` names the kind of each step and the numbers that change: each kind has a
+recording, and the numbers are tensors that are filled before a replay. The first two replays of each kind are compared
+with updates one by one; where they differ, or cannot be recorded, a warning is shown and the fit goes on without.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -24,11 +21,10 @@ import torch
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.context import Number, Turn, executing, execution, schedule_tensors
-from explore.core.rng import Rng
+from explore.core.context import Number, Turn, executing, execution
+from explore.core.rng import Kind, Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution import parallel
-from explore.execution.compiled import Inductor
 
 LARGEST = 3 * 10**7  # weights up to which launches take more of an update's time than arithmetic, on a fast GPU
 CHECKED = 2  # replays of each kind that are compared with the update itself
@@ -36,6 +32,8 @@ MOST = 4  # numbers of a turn
 LOOKED_AT = 20  # steps, of which one at least must be of a kind that is recorded
 Step = Callable[[], tuple[State, Info]]
 Replay = Callable[[], bool]
+Draw = tuple[Kind, tuple[int, ...]]
+"""A function of torch that draws numbers, and their shape."""
 
 
 def use(asked: bool | None) -> AbstractContextManager[Any]:
@@ -59,22 +57,19 @@ def updates(posterior: Any, rng: Rng) -> Updates:
 
 @runtime_checkable
 class Recorder(Protocol):
-    """Records operations, to repeat them on the same memory."""
+    """Records operations, to repeat them on the same memory.
+
+    `record` returns the numbers that an update logs, and a function that repeats it from the state in `place` and the
+    `memory`, and writes the new state to `place`. It may assume that all replicas are `healthy`, and returns False
+    where it could not be done and nothing has changed.
+    """
 
     ahead: int  # updates of a kind before it is recorded
 
     @property
     def rng(self) -> Rng: ...  # that updates draw from
-
-    def warm(self, run: Callable[[], Any]) -> Any:
-        """Run an update as it will be recorded, without recording."""
-
-    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
-        """Return the numbers that an update logs, and a function that repeats it, valid after its first call.
-
-        A repetition reads the state from `place` and writes the new one to it; `memory` are further inputs. It may
-        assume that all replicas are `healthy`, and returns False where it could not be done and nothing has changed.
-        """
+    def warm(self, run: Callable[[], Any]) -> Any: ...  # run an update as it will be recorded, without recording
+    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]: ...
 
 
 class Cuda:
@@ -108,6 +103,88 @@ class Cuda:
         return info, replay
 
 
+class Drawn(Rng):
+    """A stream that records its draws, or returns prepared numbers."""
+
+    def __init__(self, rng: Rng):
+        vars(self).update(vars(rng))
+        self.noted: list[Draw] | None = None
+        self.prepared: Iterator[Tensor] | None = None
+
+    def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
+        if self.prepared is not None:
+            return next(self.prepared)
+        if self.noted is not None:
+            self.noted.append((kind, shape))
+        return super().draw(kind, shape)
+
+    def redraw(self, wanted: Sequence[Draw]) -> list[Tensor]:
+        """Draw numbers again in the order of a recording."""
+        return [super(Drawn, self).draw(*each) for each in wanted]
+
+
+class Inductor:
+    """Updates compiled by torch.compile for a processor; their last digits differ from those of plain ones.
+
+    Random numbers are drawn before from the same stream. The conditions of an update's shortcuts (positive definite
+    matrices, healthy replicas) are assumed; where one is wrong, nothing has changed yet, and the plain update runs.
+    """
+
+    ahead = 0  # a fit that is resumed has compiled updates from its first one on
+
+    def __init__(self, rng: Rng, backend: str | None = "inductor"):
+        self.rng, self.backend = Drawn(rng), backend  # None: updates are traced and not compiled
+
+    def warm(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+    def record(
+        self, run: Callable[[], tuple[Any, Any]], place: Any, memory: Sequence[Tensor], healthy: bool
+    ) -> tuple[Any, Callable[[], bool]]:
+        # Torch's compiler takes a second to import.
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        generator, inputs = self.rng.generator, [*(t for t in tree.tensors(place) if t.dim()), *memory]
+        start = generator.get_state()
+        wanted = self.rng.noted = list[Draw]()
+        info = tree.map_tensors(torch.clone, run()[1])
+        self.rng.noted = None
+        drawn = self.rng.redraw(wanted)
+        generator.set_state(start)  # a recording alone changes nothing
+
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            self.rng.prepared = iter(tensors[len(inputs) :])
+            try:
+                flags: list[Tensor] = []
+                with executing(assumed=flags) if healthy else executing(host_reads=False):
+                    new, info = run()
+            finally:
+                self.rng.prepared = None
+            state = [t for t in tree.tensors(new) if t.dim()]
+            right = torch.stack(flags).all() if flags else torch.ones((), dtype=torch.bool)
+            return [right, *state, *tree.tensors(info)]
+
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # of torch about itself
+            compiled: Any = make_fx(flat)(*inputs, *drawn)
+            compiled = torch.compile(compiled, dynamic=False, backend=self.backend) if self.backend else compiled
+            compiled(*inputs, *drawn)
+        results = [*inputs[: len(inputs) - len(memory)], *tree.tensors(info)]
+
+        def replay() -> bool:
+            before = generator.get_state()
+            with torch.no_grad():
+                right, *values = compiled(*inputs, *self.rng.redraw(wanted))
+            if not right:
+                generator.set_state(before)
+                return False
+            for result, new in zip(results, values, strict=True):
+                result.copy_(new)
+            return True
+
+        return info, replay
+
+
 class Graph(NamedTuple):
     """Updates of one kind, on batches of one shape."""
 
@@ -117,11 +194,7 @@ class Graph(NamedTuple):
 
 
 class Updates:
-    """The updates of one fit, or of a posterior that keeps learning; without a recorder they run one by one.
-
-    They draw from `rng` until `draw_from` sets another stream. A graph overwrites the state that it returned before;
-    `copied` returns a copy that stays.
-    """
+    """The updates of one fit, or of a posterior that keeps learning; graphs overwrite the state that they returned."""
 
     def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
         self.posterior, self.recorder, self.recordable = posterior, recorder, True
@@ -132,7 +205,7 @@ class Updates:
         self._place: State = None  # that the graphs read and write
         self._constants: tuple[float, ...] = ()  # N and other numbers of the host, as the graphs have them
         self._dials = torch.empty(MOST, dtype=rng.dtype, device=rng.device)
-        self._schedule_tensors: list[Number] = [math.nan] * MOST  # the values of the dials
+        self._values: list[Number] = [math.nan] * MOST  # the values of the dials
 
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         """Do as `posterior.update`."""
@@ -140,15 +213,16 @@ class Updates:
         of_candidates = any(isinstance(number, Tensor) for number in turn.numbers)
         if self.recorder is None or turn.kind is None or of_candidates:
             return self._plain(state, batch, progress)
-        if (constants := _constants(state)) != self._constants:
+        constants = tuple(float(t) for t in tree.tensors(state) if not t.dim() and t is not state.common.step)
+        if constants != self._constants:
             self._graphs, self._counts, self._place, self._constants = {}, {}, None, constants
         for i, number in enumerate(turn.numbers):
-            if number != self._schedule_tensors[i]:  # each is a launch, and most stay as they are
+            if number != self._values[i]:  # each is a launch, and most stay as they are
                 self._dials[i].fill_(number)
-                self._schedule_tensors[i] = number
+                self._values[i] = number
         key = turn.kind, batch.x.shape, batch.y.shape, _healthy(state)
         self._counts[key] = self._counts.get(key, 0) + 1
-        with schedule_tensors(self._dials):
+        with executing(dials=self._dials):
             if self._counts[key] > self.recorder.ahead + CHECKED and self.recordable:
                 return self._replayed(self._graphs[key], state, batch, progress)
             generator = self.rng.generator
@@ -223,11 +297,6 @@ def _healthy(state: State) -> bool:
     return alive.device.type != "cpu" or bool(alive.all())
 
 
-def _constants(state: State) -> tuple[float, ...]:
-    """Return the numbers on the host, except the step."""
-    return tuple(float(t) for t in tree.tensors(state) if not t.dim() and t is not state.common.step)
-
-
 def _with_host(state: State, host: State) -> State:
     """Return a state with the host's (0-d) numbers of another."""
     return tree.map_tensors(lambda t, number: t if t.dim() else number, state, host)
@@ -247,10 +316,7 @@ def write(values: Any, memory: Any) -> None:
 
 
 def _same(result: Any, expected: Any) -> bool:
-    """Return whether all numbers agree up to rounding, which varies on a device.
-
-    Some of many numbers are small sums of large ones; then a replica's tensor as a whole must be the same.
-    """
+    """Return whether all numbers, or a replica's tensor as a whole, agree up to rounding, which varies on a device."""
 
     def near(a: Tensor, b: Tensor) -> bool:
         a, b = a.double(), b.double()

@@ -1,17 +1,13 @@
 """One fit in several processes, each with its share of every batch and its own weight samples; GPU streams.
 
-    torchrun --nproc-per-node 4 script.py
-
-    with parallel.joined():  # in the script
+    with parallel.joined():  # in a script that `torchrun --nproc-per-node 4 script.py` starts
         for epoch in fit(posterior, x, y, rng): ...
 
 Every process has all the data, the same root seed and the same state. Sums over examples or samples (gradients, the
 statistics of a structure, the noise, normalisations) are averaged over the processes, so that states stay the same
 (Osawa et al.: Practical Deep Learning with Bayesian Principles, 2019, Section 3). Random numbers of examples or weight
-samples come from streams of the update and the part, all others from the stream that the processes share.
-
-One process that holds several parts computes the same as as many processes, but for batch normalisations, which see the
-part of a process, VOGN's `sub_batches`, and `reparameterisation="weights"`.
+samples come from streams of the update and the part, all others from the shared stream. One process that holds several
+parts computes the same, but for batch normalisations, `sub_batches` and `reparameterisation="weights"`.
 """
 
 from __future__ import annotations
@@ -48,11 +44,7 @@ def within(world: World) -> AbstractContextManager[Any]:
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """Join the processes that `torchrun` started, if any.
-
-    Raises:
-        ProcessLost: when another process ends early.
-    """
+    """Join the processes that `torchrun` started, if any; raises `ProcessLost` when another process ends early."""
     if started() == 1:
         yield world()
         return
@@ -82,26 +74,17 @@ class ProcessLost(RuntimeError):
 
 
 def local_part(part: slice) -> slice:
-    """Return this process's part of a batch [part.start, part.stop); a remainder is left out.
-
-    Raises:
-        InputError: for a batch of fewer examples than parts.
-    """
+    """Return this process's part of a batch [part.start, part.stop); a remainder is left out."""
     count = (part.stop - part.start) // world().parts
     if not count:
-        raise InputError(
-            f"a batch of {counted(part.stop - part.start, 'example')} does not divide into {world().parts} parts; take "
-            "larger batches or fewer processes"
-        )
+        examples = counted(part.stop - part.start, "example")
+        raise InputError(f"a batch of {examples} does not divide into {world().parts} parts; take larger batches")
     start = part.start + world().first * count
     return slice(start, start + world().held * count)
 
 
 def apart(rng: Rng, step: int, axis: int) -> Rng:
-    """Return a stream for numbers of weight samples or examples, with separate numbers for each part of the batch.
-
-    The parts of this process divide the axis of the samples or examples; `step` is that of the update, from 1.
-    """
+    """Return a stream with separate numbers for each part of the batch, which divide this axis; steps count from 1."""
     if world().parts == 1:
         return rng
     return _Apart([rng.shard(step, part, axis) for part in range(world().first, world().first + world().held)], axis)
@@ -161,15 +144,10 @@ def alone(steps: Iterator[T]) -> Iterator[T]:
 
 
 def share(count: int) -> slice:
-    """Return this process's share of n items; `gathered` joins the shares in order.
-
-    Raises:
-        InputError: for fewer things than processes.
-    """
+    """Return this process's share of n items; `gathered` joins the shares in order."""
     if count < world().processes:
-        raise InputError(
-            f"{counted(count, 'example')} cannot be divided among {world().processes} processes; take fewer of these"
-        )
+        processes = world().processes
+        raise InputError(f"{counted(count, 'example')} cannot be divided among {processes} processes; take fewer")
     bounds = [round(i * count / world().processes) for i in range(world().processes + 1)]
     return slice(bounds[world().rank], bounds[world().rank + 1])
 
@@ -222,11 +200,7 @@ def _sharing() -> Iterator[None]:
 
 
 def side_by_side(works: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
-    """Return the results of independent work: on a GPU from several streams, elsewhere one after the other.
-
-    A GPU is mostly idle during a factorisation. All streams begin after earlier work of the GPU and end before its
-    next, so that no tensor need be marked as another stream's; a graph that is being recorded takes them as branches.
-    """
+    """Return the results of independent work: on a GPU from several streams, elsewhere one after the other."""
     if device.type != "cuda":
         return [work() for work in works]
     main, streams = torch.cuda.current_stream(device), _streams(device)[: len(works)]

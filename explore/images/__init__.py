@@ -10,13 +10,9 @@ __all__ = ["Images", "load", "read", "read_inputs"]
 
 
 def load(name: str, folder: Path | None = None) -> Images:
-    """Load a benchmark set by its name in `explore list images`.
+    """Load a benchmark set by its name in `explore list images`; see `explore.data.load`.
 
-    It is read from `folder` (by default the one in EXPLORE_DATA_DIR) as `mnist/train-images-idx3-ubyte.gz` or
-    `cifar10/test.npz`; if it is missing there, it is downloaded once into the user's cache.
-
-    Raises:
-        InputError: for an unknown name, a missing folder, a modified file, or a failed download.
+    In the folder it is `mnist/train-images-idx3-ubyte.gz` or `cifar10/test.npz`.
     """
     images: Images = fetched("images", name, folder, Images)
     return images

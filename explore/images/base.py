@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int, UInt8
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from explore.core import machine
 from explore.core.errors import InputError, shown
@@ -24,10 +24,6 @@ MOST = 16384  # pixels a side
 ORIENTATION = 0x0112  # the tag; from 5 on height and width are exchanged
 CHUNK = 256  # images that are decoded together
 COUNTED = 10_000  # images at most whose values are counted for the moments of a set
-ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")  # modes with a channel of opacity
-DEEPER, DARK = "16 bits", "16 bits, all below 4096"
-DEEP = ("PNG", "PPM", "TIFF")  # formats in which 16-bit grey is told from other whole numbers
-BITS, PHOTOMETRIC = 258, 262  # tags of TIFF: bits of each channel, and 0 where 0 is white
 
 
 class Images(NamedTuple):
@@ -49,7 +45,7 @@ class Images(NamedTuple):
         return channels, height, width
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of each channel of the training images, in [0, 255]; 1 if constant.
+        """Return mean and deviation (1 if constant) of each channel of the training images, in [0, 255].
 
         Of images in files at most 10,000 are used, at equal distances.
         """
@@ -65,101 +61,52 @@ class Images(NamedTuple):
         return mean, np.where(deviation > 0, deviation, 1.0)
 
 
-def checked(images: Images) -> Images:
-    """Return the set after checking that images and classes fit each other."""
-    for part, x, y in (("training", images.x, images.y), ("test", images.test_x, images.test_y)):
-        if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
-            raise InputError(
-                f"the {part} images of {images.name} are {x.dtype} {list(x.shape)}; they must be uint8 [images, 1 or 3 "
-                "channels, height, width]"
-            )
-        if len(x) != len(y) or (part == "training" and not len(x)):
-            raise InputError(f"{images.name} has {len(x)} {part} images and {len(y)} classes of them")
-        if len(y) and not (0 <= y.min() and y.max() < len(images.classes)):
-            raise InputError(f"the {part} classes of {images.name} must be 0 to {len(images.classes) - 1}")
-    if images.x.shape[1:] != images.test_x.shape[1:]:
-        raise InputError(
-            f"the training images of {images.name} are {list(images.x.shape[1:])}, the test images "
-            f"{list(images.test_x.shape[1:])}; all must have one shape"
-        )
-    if len(images.classes) < 2:
-        raise InputError(f"{images.name} has {len(images.classes)} class; there must be at least two")
-    return images
-
-
 # Images in files ------------------------------------------------------------------------------------------------------
 
 
-def _read(file: Path, sides: tuple[int, ...] | None, grey: bool) -> tuple[UInt8[np.ndarray, "C H W"], str]:
-    """Decode an image to bytes, scaled and cut to these sides if any; also return how it was converted.
-
-    Of 16-bit grey values the upper eight bits are kept, and transparent parts are laid on white.
-    """
-    with _opened(file) as image:
-        conversion = _conversion(image)
-        if conversion == DEEPER and int(np.asarray(image).max()) < 4096:
-            conversion = DARK
-        plain = _opaque(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB")
-    if sides is not None:
-        plain = ImageOps.fit(plain, (sides[1], sides[0]), Image.Resampling.BILINEAR)
-    return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1), conversion
-
-
-def _conversion(image: Image.Image) -> str:
-    """The conversion of an image to 8 bits without alpha: `DEEPER`, "transparent", or none ("")."""
-    if image.mode.startswith("I"):
-        return DEEPER
-    return "transparent" if image.mode in ALPHA or "transparency" in image.info else ""
-
-
-def _opaque(image: Image.Image) -> Image.Image:
-    """The 8-bit image, on white."""
-    clear = image.info.get("transparency")  # of a palette, or the one value that is transparent
-    if image.mode.startswith("I"):
-        values = np.asarray(image)  # `convert` would clip them to 255
-        return Image.fromarray(np.where(values == clear, 255, values >> 8).astype(np.uint8))
-    if image.mode in ALPHA or clear is not None:
-        whole = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole)
-    return image
-
-
-def _inspect(file: Path) -> tuple[tuple[int, int], str]:
-    """Height and width as `_read` will return them, and the conversion, without decoding the image."""
-    with _opened(file) as image:
-        (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
-        return (width, height) if turned else (height, width), _conversion(image)
-
-
 @contextmanager
-def _opened(file: Path) -> Iterator[Image.Image]:
-    """Open an image without decoding it; any reader error means the file is corrupt."""
+def opened(file: Path) -> Iterator[Image.Image]:
+    """Open an image without decoding it; refuse more than 8 bits a channel, except for 16-bit grey."""
     try:
         check_regular(file)
         with Image.open(file) as image:
             if max(image.size) > MOST:
-                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
-            packed.check_size(math.prod(image.size) * len(image.getbands()), file.stat().st_size, file)
-            _check_depth(file, image)
+                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; use at most {MOST} a side")
+            size = math.prod(image.size) * len(image.getbands())
+            packed.check_size(size, packed.most_of(file.stat().st_size), file)
+            if image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM"):
+                kinds = "use 8 bits per channel, or 16-bit grey PNG, PPM or TIFF files"
+                raise InputError(f"{file} has an unsupported pixel format ({image.format}, mode {image.mode}); {kinds}")
             yield image
     except InputError:
         raise
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"{file} is no image that can be read ({shown(str(error))})") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"cannot read {file} as an image ({shown(str(error))})") from None
 
 
-def _check_depth(file: Path, image: Image.Image) -> None:
-    """Refuse depths other than 8 bits and 16-bit grey: a conversion would clip them."""
-    if image.mode[0] not in "IF":
-        return
-    tags = getattr(image, "tag_v2", {})
-    bits, dark = tags.get(BITS, (16,))[0], tags.get(PHOTOMETRIC, 1)  # 12-bit TIFFs have the mode of 16-bit ones
-    signed = image.mode == "I" and image.format == "TIFF"  # and PNG and PPM have it for 16 bits without a sign
-    if image.mode == "F" or image.format not in DEEP or signed or (bits, dark) != (16, 1):
-        raise InputError(
-            f"{file} has values of another kind ({image.format}, mode {image.mode}); images must have 8 bits a "
-            "channel, or be grey PNG, PPM or TIFF files of 16 bits without a sign, where 0 is black"
-        )
+def decoded(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.ndarray, "C H W"]:
+    """Decode an image to bytes, scaled and cut to these sides if any.
+
+    Of 16-bit grey values the upper eight bits are kept, and transparent parts are laid on white.
+    """
+    with opened(file) as image:
+        plain = ImageOps.exif_transpose(image)
+        if image.mode.startswith("I"):
+            plain = Image.fromarray((np.asarray(plain) >> 8).astype(np.uint8))  # `convert` would clip them to 255
+        elif image.has_transparency_data:
+            plain = Image.alpha_composite(Image.new("RGBA", plain.size, "white"), plain.convert("RGBA"))
+        plain = plain.convert("L" if grey else "RGB")
+    if sides is not None:
+        plain = ImageOps.fit(plain, (sides[1], sides[0]), Image.Resampling.BILINEAR)
+    return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1)
+
+
+def inspected(file: Path) -> tuple[tuple[int, int], str]:
+    """Return height and width of an image, and how it is converted, without decoding it."""
+    with opened(file) as image:
+        (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
+        conversion = "deep" if image.mode.startswith("I") else "transparent" if image.has_transparency_data else ""
+        return (width, height) if turned else (height, width), conversion
 
 
 class ImageFiles:
@@ -167,9 +114,9 @@ class ImageFiles:
 
     Args:
         files: of the images.
-        sides: height and width, to which they are scaled and cut; None: they have those of the first.
-        grey: whether they are read in one channel.
-        shape: channels, height and width; None: those of the first.
+        sides: height and width to scale and cut the images to; None: all have the size of the first.
+        grey: whether the images are read in one channel.
+        shape: channels, height and width; None: as in the first image.
     """
 
     dtype = np.dtype(np.uint8)
@@ -179,29 +126,27 @@ class ImageFiles:
         self, files: Sequence[Path], sides: tuple[int, ...] | None, grey: bool, shape: Sequence[int] | None = None
     ):
         self.files, self._sides, self._grey = files, sides, grey
-        one = _read(files[0], sides, grey)[0].shape if shape is None else shape
+        one = decoded(files[0], sides, grey).shape if shape is None else shape
         self.shape: tuple[int, ...] = (len(files), *one)
-        self._converted: dict[int, str] = {}  # of files inspected or decoded so far
+        self.nbytes = math.prod(self.shape)  # of all images in memory
         self._coming: dict[int, Future[np.ndarray]] = {}
 
     def __len__(self) -> int:
         return len(self.files)
 
     def part(self, points: Iterable[int]) -> ImageFiles:
-        """Some images."""
+        """Return a subset of the images."""
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
-    def check(self) -> ImageFiles:
-        """Inspect every file; refuse non-images and, without `sides`, other sizes."""
-        for i, (sides, conversion) in enumerate(self._threads.map(_inspect, self.files)):
-            self._converted[i] = conversion
-            if self._sides is None:
-                self._check_sides(self.files[i], sides)
-        return self
-
-    def converted(self) -> Counter[str]:
-        """The number of images by conversion, of those inspected or decoded so far."""
-        return Counter(self._converted.values())
+    def check(self) -> Counter[str]:
+        """Refuse files that are not images or, without `sides`, differ in size; count the images by conversion."""
+        conversions: Counter[str] = Counter()
+        for file, (sides, conversion) in zip(self.files, self._threads.map(inspected, self.files), strict=True):
+            conversions[conversion] += 1
+            if self._sides is None and sides != self.shape[2:]:
+                sizes = f"{sides[1]} x {sides[0]} pixels, others {self.shape[3]} x {self.shape[2]}"
+                raise InputError(f"{file} has {sizes}; pass --size to scale all images to one size, such as 32")
+        return conversions
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
         """Start to decode the images needed next, and cancel all others."""
@@ -215,27 +160,18 @@ class ImageFiles:
         numbers = self._numbers(points)
         order = numbers.flatten().tolist()
         self._start(order)
-        decoded = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
-        whole = np.empty((len(order), *self.shape[1:]), np.uint8)
-        for place, i in zip(whole, order, strict=True):
-            place[:] = decoded[i]
-        return whole.reshape(*numbers.shape, *self.shape[1:])
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all images in memory, in bytes."""
-        return math.prod(self.shape)
+        images = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
+        return np.array([images[i] for i in order], np.uint8).reshape(*numbers.shape, *self.shape[1:])
 
     def loaded(self) -> UInt8[np.ndarray, "N C H W"]:
-        """All images, in memory."""
+        """Return all images, in memory."""
         whole, done = np.empty(self.shape, np.uint8), 0
         for chunk in self.chunks(range(len(self))):
-            whole[done : done + len(chunk)] = chunk
-            done += len(chunk)
+            whole[done : (done := done + len(chunk))] = chunk
         return whole
 
     def chunks(self, points: Sequence[int]) -> Iterator[UInt8[np.ndarray, "n C H W"]]:
-        """Images, a few at a time."""
+        """Yield images, a few at a time."""
         for i in range(0, len(points), CHUNK):
             self.ahead(np.array(points[i : i + 2 * CHUNK]))
             yield self[np.array(points[i : i + CHUNK])]
@@ -243,22 +179,10 @@ class ImageFiles:
     def _start(self, points: Iterable[int]) -> None:
         for i in points:
             if i not in self._coming:
-                self._coming[i] = self._threads.submit(self._decoded, i)
+                self._coming[i] = self._threads.submit(decoded, self.files[i], self._sides, self._grey)
 
     def _numbers(self, points: slice | Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
         return np.arange(len(self))[points] if isinstance(points, slice) else points
-
-    def _decoded(self, i: int) -> np.ndarray:
-        image, self._converted[i] = _read(self.files[i], self._sides, self._grey)
-        self._check_sides(self.files[i], image.shape[1:])
-        return image
-
-    def _check_sides(self, file: Path, sides: tuple[int, ...]) -> None:
-        if sides != self.shape[2:]:
-            raise InputError(
-                f"{file} has {sides[1]} x {sides[0]} pixels, others {self.shape[3]} x {self.shape[2]}; --size "
-                "scales all to one size, such as 32"
-            )
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from explore.core import machine
-from explore.core.errors import InputError, listed, one_of
+from explore.core.errors import InputError, counted, listed, one_of
 from explore.data import packed
-from explore.images.base import DARK, DEEPER, ImageFiles, Images, checked
+from explore.images.base import ImageFiles, Images
 
 PARTS = ("train", "test", "val")  # folders; one of the last two
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+NO_IMAGE = f"no images ({', '.join(ENDINGS)}) in"
 SHARE = 0.25  # of the memory that the images of a folder may take
 ARRAYS = ("x", "y", "test_x", "test_y")
 
@@ -28,23 +29,29 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
         path: a folder `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or an .npz file with `x` and `test_x`,
             uint8 [images, height, width] or with 1 or 3 channels last, `y` and `test_y`, numbers or names of classes.
             The test images may be missing; a folder without them may be `CLASS/IMAGE`. Hidden files are ignored.
-        size: pixels a side, to which images of a folder are scaled and cut to a square; None: they have one size.
+        size: side in pixels of the squares that images of a folder are scaled and cut to; None: all have one size.
         grey: whether the images of a folder are read in one channel.
-        stream: whether the images of a folder are decoded when they are needed; None: where all of them would take
-            more than a quarter of the memory.
+        stream: whether the images of a folder are decoded on demand; None: if all of them would take more than a
+            quarter of the memory.
 
     Raises:
-        InputError: when it is no such set, or an image is damaged.
+        InputError: if the set is incomplete or an image is damaged.
     """
     if not path.exists():
-        raise InputError(f"there is no {path}; images that were moved or renamed are restored to continue with them")
-    if path.is_dir():
-        return checked(_folder(path, size, grey, stream))
-    if size is not None or grey or stream:
+        raise InputError(f"{path} does not exist; to continue a run, restore images that were moved or renamed")
+    if not path.is_dir() and (size is not None or grey or stream):
+        raise InputError(f"--size, --grey and --stream apply to folders of images only, not to {path}; leave them out")
+    images = _folder(path, size, grey, stream) if path.is_dir() else _arrays(path)
+    for part, x, y in (("training", images.x, images.y), ("test", images.test_x, images.test_y)):
+        if len(x) != len(y):
+            raise InputError(f"{images.name} has {len(x)} {part} images but {len(y)} labels; every image needs one")
+    if (shape := images.x.shape[1:]) != (test := images.test_x.shape[1:]):
         raise InputError(
-            f"{path} holds arrays, which are taken as they are; --size, --grey and --stream belong to a folder"
+            f"the training images of {path} have shape {list(shape)}, the test images {list(test)}; use one shape"
         )
-    return checked(_arrays(path))
+    if len(images.classes) < 2:
+        raise InputError(f"{images.name} has {len(images.classes)} class; at least two are needed")
+    return images
 
 
 class Inputs(NamedTuple):
@@ -52,220 +59,141 @@ class Inputs(NamedTuple):
 
     names: list[str]
     x: np.ndarray  # uint8 [N, channels, height, width]
-    note: str  # on files left out and conversions
+    note: str  # on ignored files and converted images
 
 
 def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
     """Read images to predict, of these channels, height and width: one image, a folder, or `x` of an .npz file."""
     if path.suffix.lower() == ".npz":
-        x = _array(path, shape)
+        arrays, unused = packed.arrays(path, ("x",))
+        if not arrays:
+            raise InputError(f"{path} has no array x (arrays: {listed(unused)}); save the images as x")
+        x = _pixels(path, "x", arrays)
+        if x.shape[1:] != shape or not len(x):
+            sizes = f"{len(x)} images of shape {list(x.shape[1:])}"
+            raise InputError(f"x of {path} has {sizes}; the model expects {list(shape)}")
         return Inputs([str(i) for i in range(len(x))], x, "")
-    files, names, count = [path], [path.name], 0
-    if path.is_dir():
-        files, count = _images(path)
-        names = [str(file.relative_to(path)) for file in files]
+    every = sorted(_files(path)) if path.is_dir() else [path]
+    files = [file for file in every if file == path or file.suffix.lower() in ENDINGS]
     if not files:
-        raise InputError(f"{path} holds no image ({', '.join(ENDINGS)})")
+        raise InputError(f"{NO_IMAGE} {path}")
+    names = [str(file.relative_to(path)) if file != path else path.name for file in files]
     stored = ImageFiles(files, shape[1:], shape[0] == 1, shape)
-    x = stored.loaded()
-    return Inputs(names, x, " ".join(filter(None, [_left_out(path, count, ""), *_converted(stored)])))
+    return Inputs(names, x=stored.loaded(), note=_note(path, len(every) - len(files), stored.check()))
 
 
 # Folders --------------------------------------------------------------------------------------------------------------
 
 
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
-    train, *test = parts = _parts(path)
-    classes = _classes(train)
-    (files, y, count), *tested = [_part(part, classes) for part in parts]
-    test_files, test_y, test_count = tested[0] if tested else ([], np.zeros(0, np.int64), 0)
-    counts = np.bincount(y, minlength=len(classes))
-    if not counts.all():
-        raise InputError(
-            f"{train / classes[counts.argmin()]} holds no image ({', '.join(ENDINGS)}); each folder of {train.name} is "
-            "a class, and must hold at least one"
-        )
+    train, *tests = _parts(path)
+    classes = _subfolders(train)
+    files, y, count = _part(train, classes)
+    test_files, test_y, test_count = _part(tests[0], classes) if tests else ([], y[:0], 0)
+    if missing := {*range(len(classes))} - {*y.tolist()}:
+        advice = f"every folder of {train.name} is a class and needs at least one"
+        raise InputError(f"{NO_IMAGE} {train / classes[min(missing)]}; {advice}")
     sides = None if size is None else (size, size)
     x = ImageFiles(files, sides, grey)
     test_x = ImageFiles(test_files, sides, grey, x.shape[1:])
+    note = _note(path, count + test_count, x.check() + test_x.check(), ", or outside the class folders")
+    spare = [] if train == path else [name for name in _subfolders(path) if path / name not in (train, *tests)]
+    if spare:
+        note += f" Ignored folders of {path}: {listed(spare, 10)}."
     if stream is None:
         stream = x.nbytes + test_x.nbytes > SHARE * machine.memory()
-    images = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
-    folders = {part / name for part in parts for name in classes}
-    labelled = zip([*files, *test_files], [*y, *test_y], strict=True)
-    deep = Counter(classes[i] for file, i in labelled if file.parent not in folders)
-    nested = listed(f"{name} ({count})" for name, count in deep.items())
-    merged = f"Images in folders within that of a class are of that class: {nested}." if deep else ""
-    spare = [] if train == path else [name for name in _classes(path) if path / name not in parts]
-    used = f"; those of {test[0]} are tested on" if test else ""
-    unused = f"Folders of {path} that are not looked at: {listed(spare, 10)}{used}." if spare else ""
-    note = " ".join(filter(None, [_left_out(path, count + test_count), unused, merged, *_converted(x, test_x)]))
-    return Images(path.name, images[0], y, images[1], test_y, tuple(classes), "crop-flip", note)
+    images = (x, test_x) if stream else (x.loaded(), test_x.loaded())
+    return Images(path.name, images[0], y, images[1], test_y, tuple(classes), "crop-flip", note.strip())
 
 
 def _parts(path: Path) -> list[Path]:
-    """The folders of the training images and, if there are any, the test images."""
+    """Return the folders of the training images and, if there are any, the test images."""
     train, test, val = (path / name for name in PARTS)
     if train.is_dir():
-        return [train, *([test] if test.is_dir() else [val] if val.is_dir() else [])]
-    classes = _classes(path)
+        return [train, *[part for part in (test, val) if part.is_dir()][:1]]
+    classes = _subfolders(path)
     if not classes or any(name.lower() in (*PARTS, "training", "valid", "validation") for name in classes):
-        raise InputError(
-            f"{path} must have the folders train and test, or train and val, or one for each class; it has "
-            f"{listed(classes, 10) or 'none'}"
-        )
+        allowed = "the folders train and test, train and val, or one per class"
+        raise InputError(f"{path} needs {allowed}; it has {listed(classes, 10) or 'none'}")
     return [path]
 
 
 def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int]:
-    """The images of a part, their class indices [N], and the number of other files."""
-    files: list[Path] = []
-    y: list[int] = []
-    left_out = sum(entry.is_file() and not entry.name.startswith(".") for entry in folder.iterdir())
-    for name in _classes(folder):
-        if name not in classes:
-            raise one_of(f"class of {folder}", name, classes)
-        images, count = _images(folder / name)
-        files += images
-        y += [classes.index(name)] * len(images)
-        left_out += count
+    """Return the images of a part, their class indices [N], and the number of other files."""
+    every, index = sorted(_files(folder)), {name: i for i, name in enumerate(classes)}
+    files = [file for file in every if file.suffix.lower() in ENDINGS and file.parent != folder]
+    names = [file.relative_to(folder).parts[0] for file in files]
+    if wrong := {*names} - {*classes}:
+        raise one_of(f"class of {folder}", min(wrong), classes)
     if not files:
-        raise InputError(f"{folder} holds no image ({', '.join(ENDINGS)}) in a folder of its class")
-    return files, np.array(y, np.int64), left_out
+        raise InputError(f"{NO_IMAGE} {folder}; expected one sub-folder per class")
+    return files, np.array([index[name] for name in names], np.int64), len(every) - len(files)
 
 
-def _left_out(path: Path, count: int, other: str = ", or lie in no folder of a class") -> str:
-    if not count:
-        return ""
-    return f"Files of {path} that are left out: {count}; they have other endings than {', '.join(ENDINGS)}{other}."
+def _note(path: Path, count: int, conversions: Counter[str], place: str = "") -> str:
+    """Describe ignored files and converted images."""
+    endings = f"endings other than {', '.join(ENDINGS)}{place}"
+    deep, clear = conversions["deep"], conversions["transparent"]
+    depth = "by their upper 8; rescale them first if they use a smaller range"
+    notes = (
+        (count, f"Ignored {counted(count, 'file')} of {path}: {endings}."),
+        (deep, f"Reduced {counted(deep, 'image')} from 16 to 8 bits {depth}."),
+        (clear, f"Placed {counted(clear, 'image')} with transparency on white."),
+    )
+    return " ".join(note for number, note in notes if number)
 
 
-def _converted(*parts: ImageFiles) -> Iterator[str]:
-    counts = sum((part.converted() for part in parts), Counter())
-    if deep := counts[DEEPER] + counts[DARK]:
-        yield f"Images of 16 bits, of which the upper eight are kept: {deep}."
-        if counts[DARK] == deep:
-            yield "None of their values reaches 4096: 16 at most are told apart; scale them to 8 bits first."
-    if clear := counts["transparent"]:
-        yield f"Images with transparency, which are laid on white: {clear}."
-
-
-def _classes(folder: Path) -> list[str]:
+def _subfolders(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _images(folder: Path) -> tuple[list[Path], int]:
-    """All images in a folder, and the number of other files."""
-    files = sorted(_files(folder))
-    images = [file for file in files if file.suffix.lower() in ENDINGS]
-    return images, len(files) - len(images)
-
-
 def _files(folder: Path) -> Iterator[Path]:
-    """All files except those whose names, or those of their folders, begin with a dot; links are followed."""
+    """Yield all files except hidden ones and those in hidden folders; links are followed, each folder once."""
     visited = set()
-    for where, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(where)
-        if real in visited:  # by a link in a circle
-            folders.clear()
-            continue
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        folders[:] = [name for name in folders if real not in visited and not name.startswith(".")]
+        if real not in visited:
+            yield from (Path(place, name) for name in names if not name.startswith("."))
         visited.add(real)
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for file in (Path(where, name) for name in names if not name.startswith(".")):
-            if file.is_file() or file.is_symlink():  # a broken link is named when it is opened
-                yield file
 
 
 # Arrays ---------------------------------------------------------------------------------------------------------------
 
 
 def _arrays(path: Path) -> Images:
-    arrays, unused = packed.arrays(path, ARRAYS, lambda headers, names: _check(path, headers, names))
-    x, y = _channels(arrays["x"]), _labels("y", arrays["y"], path)
-    test_x, test_y = x[:0], y[:0]
-    if "test_x" in arrays:
-        test_x, test_y = _channels(arrays["test_x"]), _labels("test_y", arrays["test_y"], path)
-    if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):
-        raise InputError(f"y of {path} is {y.dtype}, test_y {test_y.dtype}; both must be numbers, or both text")
-    if {y.dtype.kind, test_y.dtype.kind} == {"i", "u"}:  # they would meet as floating-point numbers
-        y, test_y = (np.array(labels.tolist(), object) for labels in (y, test_y))
-    classes, indices = np.unique(y, return_inverse=True)
-    names, new = tuple(map(_name, classes.tolist())), np.setdiff1d(test_y, classes).tolist()
-    if new:
-        raise InputError(f"test_y of {path} has classes that y has not: {listed(map(_name, new), 5)}")
-    test = np.searchsorted(classes, test_y).astype(np.int64)
-    note = f"Arrays of {path} that are not looked at: {listed(unused, 10)}." if unused else ""
-    return Images(path.stem, x, indices.astype(np.int64), test_x, test, names, note=note)
+    arrays, unused = packed.arrays(path, ARRAYS)
+    if arrays.keys() not in ({"x", "y"}, {*ARRAYS}):
+        needed = "test_x and test_y, or neither" if {"x", "y"} <= arrays.keys() else "x and y"
+        raise InputError(f"{path} has {listed([*arrays, *unused])}; it must have {needed}")
+    x, labels = _pixels(path, "x", arrays), _labels(path, "y", arrays)
+    test_x = _pixels(path, "test_x", arrays) if "test_x" in arrays else x[:0]
+    test_labels = _labels(path, "test_y", arrays) if "test_y" in arrays else []
+    classes = sorted(set(labels))
+    if new := {*test_labels} - {*classes}:
+        raise InputError(f"test_y of {path} has classes that y lacks: {listed(new, 5)}")
+    index = {label: i for i, label in enumerate(classes)}
+    y, test_y = (np.array([index[label] for label in part], np.int64) for part in (labels, test_labels))
+    note = f"Ignored arrays of {path}: {listed(unused, 10)}." if unused else ""
+    return Images(path.stem, x, y, test_x, test_y, tuple(map(str, classes)), note=note)
 
 
-def _array(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
-    """Read `x` of a file, uint8 [N, channels, height, width] of this shape."""
-
-    def check(headers: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
-        _check_present(path, headers, names, ("x",))
-        x = headers["x"]
-        if not _are_images(x) or _shape(x) != shape:
-            axes = ", ".join(map(str, [*shape[1:], shape[0]] if shape[0] > 1 else shape[1:]))
-            raise InputError(f"x of {path} is {x.dtype} {list(x.shape)}; the model takes uint8 [images, {axes}]")
-        if not len(x):
-            raise InputError(f"x of {path} has no image; it must have one or more")
-
-    return _channels(packed.arrays(path, ("x",), check)[0]["x"])
-
-
-def _check_present(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str], needed: Sequence[str]) -> None:
-    """Refuse missing arrays and arrays of Python objects, before reading any."""
-    if missing := [key for key in needed if key not in headers]:
-        raise InputError(f"{path} has no {listed(missing)}, but {listed(names)}")
-    for key, array in headers.items():
-        if array.dtype.hasobject:
-            kind = "uint8" if key.endswith("x") else f"numbers or text, as by {key}.astype(str), none missing"
-            raise InputError(f"{key} of {path} is an array of Python objects; save it as {kind}")
-
-
-def _check(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
-    """Refuse arrays of other shapes or types, before reading any."""
-    _check_present(path, headers, names, ARRAYS[:2])
-    if ("test_x" in headers) != ("test_y" in headers):
-        raise InputError(f"{path} has {listed(headers)}; it must have test_x and test_y, or neither")
-    for key, array in headers.items():
-        shape = f"{key} of {path} is {array.dtype} {list(array.shape)}"
-        if key.endswith("x") and not _are_images(array):
-            raise InputError(f"{shape}; it must be uint8 [images, height, width], or with 1 or 3 channels last")
-        if key.endswith("y") and (array.ndim != 1 or array.dtype.kind not in "biufUS"):
-            raise InputError(f"{shape}; it must be [images], a number or a text for each")
-    if _shape(headers["x"]) != _shape(test_x := headers.get("test_x", headers["x"])):
-        shapes = f"{list(headers['x'].shape)} and {list(test_x.shape)}"
-        raise InputError(f"x and test_x of {path} are {shapes}; all must have one shape")
-
-
-def _labels(key: str, y: np.ndarray, path: Path) -> np.ndarray:
-    """Numbers or text [N], one for each image."""
-    if y.dtype.kind == "S":
-        return np.char.decode(y, "utf-8", "backslashreplace")
-    if y.dtype.kind == "f" and (missing := int(np.sum(~np.isfinite(y)))):
-        raise InputError(
-            f"{key} of {path} has labels that are no finite number: {missing}; every image must have a class"
-        )
-    if y.dtype.kind == "f" and bool((np.abs(y) >= 2**53).any()):
-        raise InputError(f"{key} of {path} has numbers of 2^53 or more in {y.dtype}, which rounds them; give integers")
-    return y
-
-
-def _name(label: Any) -> str:
-    """The name of a class; 0.0 is 0, since tables hold whole numbers as floats where one is missing."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
-
-
-def _are_images(x: np.ndarray) -> bool:
-    return x.dtype == np.uint8 and (x.ndim == 3 or x.ndim == 4 and x.shape[3] in (1, 3))
-
-
-def _shape(x: np.ndarray) -> tuple[int, ...]:
-    """Channels, height and width of images with their channels last, or without."""
-    return (x.shape[3] if x.ndim == 4 else 1, *x.shape[1:3])
-
-
-def _channels(x: np.ndarray) -> np.ndarray:
-    """[N, channels, height, width] of images with their channels last, or without."""
+def _pixels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return images [N, channels, height, width], which have their channels last in a file, or none."""
+    x = arrays[key]
+    if x.dtype != np.uint8 or not (x.ndim == 3 or x.ndim == 4 and x.shape[3] in (1, 3)):
+        shape = f"{key} of {path} is {x.dtype} {list(x.shape)}"
+        raise InputError(f"{shape}; it must be uint8 [images, height, width], or with 1 or 3 channels last")
     return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))
+
+
+def _labels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> list[Any]:
+    """Return a number or a text for each image."""
+    y = arrays[key]
+    if y.ndim != 1 or y.dtype.kind not in "biufUS":
+        raise InputError(f"{key} of {path} is {y.dtype} {list(y.shape)}; it must be [images] of numbers or text")
+    if y.dtype.kind == "f" and not (np.abs(y) < 2**53).all():
+        raise InputError(f"{key} of {path} has labels that are missing, infinite or rounded (2^53 or more)")
+    labels = (np.char.decode(y, "utf-8", "backslashreplace") if y.dtype.kind == "S" else y).tolist()
+    # Tables hold whole numbers as floats where one is missing.
+    return [int(label) if isinstance(label, float) and label.is_integer() else label for label in labels]

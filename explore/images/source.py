@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from explore.data import packed
-from explore.data.source import cache, checked, download, local
+from explore.data.source import checked, download, local
 from explore.images.base import Images
 
 LIMIT = 256 * packed.MIB  # of a download, packed and unpacked
-HOLDS = "mnist/"  # by which the data folder is recognised
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 
@@ -25,7 +24,6 @@ class Idx(NamedTuple):
     classes: tuple[str, ...]
     url: str  # of the folder with the downloads
     sha256: Mapping[str, str]  # of each unpacked file: images and classes for training, then for testing
-    packaged: str = ""  # another folder that may hold the files
 
     def __call__(self, folder: Path | None = None) -> Images:
         """Read or download the set; an unexpected file raises InputError, a failed download OSError."""
@@ -34,16 +32,11 @@ class Idx(NamedTuple):
 
     def _array(self, file: str, folder: Path | None) -> np.ndarray:
         """Read an idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, and the bytes."""
-        path = local(f"{self.name}/{file}.gz", folder, HOLDS)
-        if path is None and self.packaged and Path(self.packaged).is_dir():
-            path = local(f"{self.name}/{file}.gz", Path(self.packaged), HOLDS)
-        if path is None:
-            path = cache() / f"{self.name}-{file}.gz"
-            download(f"{self.url}/{file}.gz", path.name)
+        path = local(f"{self.name}/{file}.gz", folder)
+        path = path or download(f"{self.url}/{file}.gz", f"{self.name}-{file}.gz")
         content = checked(packed.read(path, LIMIT), self.sha256[file], path)
         axes = content[3]
-        shape = np.frombuffer(content, ">i4", axes, 4)
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(content, ">i4", axes, 4))
 
 
 class Cifar(NamedTuple):
@@ -55,29 +48,26 @@ class Cifar(NamedTuple):
     archive: str  # its name on the publisher's page
     sha256: str  # of the archive
     labels: int  # bytes before an image; the last of them is its class
-    train: tuple[str, ...]  # names of its files
-    test: str
+    files: tuple[str, ...]  # in the archive: those for training, then the one for testing
     # Local files in place of the archive, `x` [N, height, width, channels] and `y`: name -> sha256.
     shards: Mapping[str, str] = {}
 
     def __call__(self, folder: Path | None = None) -> Images:
         """See `Idx`."""
-        paths = [path for file in self.shards if (path := local(f"{self.name}/{file}", folder, HOLDS))]
-        if paths and len(paths) == len(self.shards):
-            parts = [_shard(path, sha256) for path, sha256 in zip(paths, self.shards.values(), strict=True)]
-        else:
+        paths = {local(f"{self.name}/{file}", folder): sha256 for file, sha256 in self.shards.items()}
+        parts = [_shard(path, sha256) for path, sha256 in paths.items() if path]
+        if not parts or None in paths:
             parts = self._downloaded()
         x, y = (np.concatenate(part) for part in zip(*parts[:-1], strict=True))
         return Images(self.name, x, y, *parts[-1], tuple(self.classes.split()), "crop-flip")
 
     def _downloaded(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The training parts, then the test part."""
-        content = checked(download(f"{CIFAR}/{self.archive}", self.archive, LIMIT), self.sha256, cache() / self.archive)
-        with tarfile.open(fileobj=io.BytesIO(content)) as files:
-            members = {Path(member.name).name: member for member in files if member.isfile()}
-            parts = []
-            for name in (*self.train, self.test):
-                whole = files.extractfile(members[name]).read()  # type: ignore[union-attr]
+        path = download(f"{CIFAR}/{self.archive}", self.archive, LIMIT)
+        content, parts = checked(path.read_bytes(), self.sha256, path), []
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            members = {Path(member.name).name: member for member in archive if member.isfile()}
+            for name in self.files:
+                whole = archive.extractfile(members[name]).read()  # type: ignore[union-attr]
                 rows = np.frombuffer(whole, np.uint8).reshape(-1, self.labels + 3072)
                 x, y = rows[:, self.labels :].reshape(-1, 3, 32, 32), rows[:, self.labels - 1].astype(np.int64)
                 parts.append((x, y))

@@ -1,7 +1,11 @@
-"""The protocol of posteriors.
+"""The protocol of posteriors, and the part of the state that all of them share.
 
-A posterior is a frozen record of settings with pure functions on a state; the state is a NamedTuple of tensors.
-Each state has a field `common`, of type `Common`.
+A posterior is a frozen record of settings with pure functions on a state, a NamedTuple of tensors with a field
+`common`.
+
+A learned prior variance is the closed-form maximum of the bound for fixed q = N(M, Sigma): of n coordinates that share
+it, eta = (|M|^2 + tr Sigma) / n (Graves, Practical Variational Inference for Neural Networks, 2011), within [1e-4,
+1e2]. It is set at the end of each epoch, so that the bound cannot fall there; the density follows with its next update.
 """
 
 from __future__ import annotations
@@ -9,23 +13,54 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore.core.context import Turn
 from explore.core.errors import InputError, check_fields
 from explore.core.linalg import over
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, State, Weights
-from explore.inference.common import Common as Common
-from explore.inference.common import NormPolicy, Prior, Rows, expand_norms, start_norms, start_prior
+from explore.core.shapes import Batch, Info, NormTaps, State, Weights
+from explore.execution import parallel
 from explore.inference.structures.base import Dampings
-from explore.nets.protocols import Layer, Likelihood, Network, Noise, check_likelihood, count_samples
+from explore.inference.updates import adam
+from explore.nets.protocols import Layer, Likelihood, Network, Noise, Phi, check_likelihood, count_samples
 
 L = TypeVar("L", bound=Layer)
+LEAST, MOST = 1e-4, 1e2
+NormPolicy = Literal["frozen", "adam"]
+"""Scale and shift stay 1 and 0, or Adam trains them on the likelihood alone; the statistics run in either case."""
+Rows = float | Float[Tensor, "_R _I 1"]
+"""The prior variance of one tensor of coordinates: one for all, or one for each row ([R, 1, 1]: for each replica)."""
+
+
+class NormState(NamedTuple):
+    """The batch normalisations of a net; empty where it has none."""
+
+    values: tuple[Float[Tensor, "R _M 4 _C"], ...]  # scale, shift, running mean, variance; M = 1, or one a member
+    moving: adam.Moving  # of scale and shift, where they are trained
+
+
+class Prior(NamedTuple):
+    """Learned variances: for each tensor of coordinates [R, 1, 1], or [R, I, 1] where the bias has a separate one."""
+
+    variance: tuple[Float[Tensor, "R _I 1"], ...]  # eta, of the end of the last epoch
+    held: tuple[Float[Tensor, "R _I 1"], ...]  # eta at the last update, where the density itself depends on it
+
+
+class Common(NamedTuple):
+    """The part of the state that all posteriors share."""
+
+    noise: Phi  # the likelihood's own posterior
+    alive: Bool[Tensor, " R"]  # a replica that failed is frozen at its last good state
+    step: Int[Tensor, ""]  # updates so far; on the CPU, so that reading it never waits for a device
+    taken: Int[Tensor, " R"]  # how many of them each replica took: some posteriors reject steps
+    n_data: Float[Tensor, ""]  # N, the effective data size; on the CPU
+    norms: NormState  # batch normalisations
+    prior: Prior | None = None  # its learned variances; None: they are a setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +82,8 @@ class Predictive(ABC):
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
     by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ by replica, see `candidates`
     partial: ClassVar[bool] = True  # whether it learns from targets with some NaN, see `PartialGaussian`
-    no_mixture: ClassVar[str] = ""  # why mixtures of it are refused; empty: they are not
-    only_anew: ClassVar[str] = ""  # why it cannot start from a trained module's weights; empty: it can
+    mixture_error: ClassVar[str] = ""  # why mixtures of it are refused; empty: they are not
+    pretrained_error: ClassVar[str] = ""  # why it cannot start from a trained module's weights; empty: it can
 
     @property
     def certain(self) -> bool:
@@ -58,14 +93,14 @@ class Predictive(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.net, Network):
             kind = "type" if isinstance(self.net, type) else type(self.net).__name__
-            raise InputError(f"net is a {kind}; it must be a Net, which Net(module) makes")
-        if self.net.trained and self.only_anew:
-            raise InputError(f"{self.only_anew}; leave trained=True out of Net")
+            raise InputError(f"net is a {kind}; it must be a Net, such as Net(module)")
+        if self.net.trained and self.pretrained_error:
+            raise InputError(f"{self.pretrained_error}; leave trained=True out of Net")
         check_likelihood(self.likelihood)
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
         check_fields(self, ranges)
         if getattr(self, "prior_variance", None) == "learned" and self.own_bias_variance is None:
-            raise InputError(f"{type(self).__name__} does not learn its prior's variance; prior_variance is a number")
+            raise InputError(f"{type(self).__name__} does not learn prior_variance; set it to a number")
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...] | None:
@@ -78,7 +113,7 @@ class Predictive(ABC):
 
     @abstractmethod
     def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
-        """Return the state after one step on a batch, x [R, B, ...] and y [R, B, O] or [R, B], and numbers to log, [R].
+        """Return the state after one step on x [R, B, ...] and y [R, B, O] or [R, B], and numbers to log, [R].
 
         `progress`, the finished share of the training, drives schedules; it is always 0 where training has no end.
         """
@@ -88,10 +123,7 @@ class Predictive(ABC):
         return examples
 
     def turn(self, step: int, progress: float) -> Turn:
-        """Return the `Turn` of a step, counted from 1, and of the training progress.
-
-        Updates of one kind differ in these numbers alone, so that a recording of one repeats the others.
-        """
+        """Return the `Turn` of a step, from 1; updates of one kind differ in its numbers alone."""
         return Turn()
 
     def end_epoch(self, state: State) -> State:
@@ -111,9 +143,9 @@ class Predictive(ABC):
         return None
 
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
-        """Return the state after a fit, for posteriors built on a trained net (Laplace approximation, SWAG).
+        """Return the state after a fit to all `batches`; for posteriors built on a trained net (Laplace, SWAG).
 
-        `batches` are all the data. Training without an end never calls it: other methods must work on every state.
+        Training without an end never calls it: other methods must work on every state.
         """
         return state
 
@@ -143,10 +175,9 @@ class Predictive(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Variational(Predictive):
-    """A posterior with a density q, trained to maximise E_q[log p(D|w)] - kl_weight * KL(q || prior).
+    """A posterior with a density q over `coordinates`, the weights or fewer numbers that weights are made of.
 
-    The density is over its `coordinates`: the weights, or fewer numbers that weights are made of. The prior is
-    N(0, prior_variance) on each of them. A learned variance starts from the default, see `explore.inference.common`.
+    It is trained to maximise E_q[log p(D|w)] - kl_weight * KL(q || prior), with the prior N(0, prior_variance).
     """
 
     prior_variance: float | Literal["learned"] = 1.0  # eta
@@ -169,7 +200,7 @@ class Variational(Predictive):
         return None if biases is None else start_prior(self.eta, self.coordinates, biases, replicas, rng)
 
     def learned(self, state: State) -> Info:
-        """Return `prior_variance_1`, ... of each tensor of coordinates, and `..._bias` where its bias has its own."""
+        """Return `prior_variance_1`, ... of each tensor of coordinates, and `..._bias` of separate biases."""
         named: Info = {}
         if state.common.prior is None:
             return named
@@ -185,11 +216,7 @@ class Variational(Predictive):
         return self._all(self.eta) if learned is None else learned.variance
 
     def gamma(self, shared: Common, weight: float | Tensor | None = None, held: bool = False) -> Dampings:
-        """Return gamma = lambda / (N eta): a number, or one for each tensor of coordinates where eta is learned.
-
-        The `weight` lambda is `kl_weight` by default. A density takes eta as `held` at the last update, and a new one
-        with the next update only, as the bound could fall otherwise.
-        """
+        """Return gamma = lambda / (N eta), a number or one for each tensor; `held`: eta as of the last update."""
         weight, n_data = self.kl_weight if weight is None else weight, float(shared.n_data)
         if shared.prior is None:
             gamma = weight / (n_data * self.eta)
@@ -204,31 +231,24 @@ class Variational(Predictive):
     @property
     @abstractmethod
     def coordinates(self) -> tuple[tuple[int, int], ...]:
-        """(I, O) of each tensor of coordinates; those of the weight matrices where the density is over weights."""
+        """(I, O) of each tensor of coordinates: the weight matrices if the density is over weights."""
 
     @abstractmethod
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
         """Draw coordinates from the density, a tuple of [R, n, I, O]; `sample` makes layers of them."""
 
+    # Over all coordinates, in nats: the log density at some [R, S, I, O] each, the entropy, KL(new || old),
+    # KL(q || prior), and KL(q' || q) after one step of size rho on each example's log-likelihood alone.
     @abstractmethod
-    def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
-        """Return the log density of coordinates, [R, S, I, O] each; batch normalisations after them are ignored."""
-
+    def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]: ...
     @abstractmethod
-    def entropy(self, state: State) -> Float[Tensor, " R"]:
-        """Return the differential entropy over all coordinates, in nats."""
-
+    def entropy(self, state: State) -> Float[Tensor, " R"]: ...
     @abstractmethod
-    def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
-        """Return KL(new || old) over all coordinates, in nats."""
-
+    def kl(self, new: State, old: State) -> Float[Tensor, " R"]: ...
     @abstractmethod
-    def kl_prior(self, state: State) -> Float[Tensor, " R"]:
-        """Return KL(q || prior) over all coordinates, in nats."""
-
+    def kl_prior(self, state: State) -> Float[Tensor, " R"]: ...
     @abstractmethod
-    def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return KL(q' || q) after one step of size rho on each example's log-likelihood alone, in nats."""
+    def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]: ...
 
     def divergence(self, state: State) -> Float[Tensor, " R"]:
         """Return KL(q || prior) over all coordinates and the likelihood's noise, in nats."""
@@ -263,3 +283,49 @@ def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, member
         norms=start_norms(posterior.net, posterior.batch_norm, replicas, members, rng),
         prior=posterior.start_prior(replicas, rng),
     )
+
+
+def start_norms(net: Network, policy: NormPolicy, replicas: int, members: int, rng: Rng) -> NormState:
+    """Return batch normalisations before any data."""
+    values = tuple(v.repeat(1, members, 1, 1) for v in net.initial_norms(replicas, rng))
+    return NormState(values, adam.start(tuple(v[:, :, :2] for v in values) if policy == "adam" else ()))
+
+
+def expand_norms(norms: NormState, samples: int) -> tuple[Float[Tensor, "R S 4 _C"], ...]:
+    """Return the values for S samples, as `Net` takes them: of the first S members, or the shared ones S times."""
+    return tuple(v[:, :samples].expand(-1, samples, -1, -1) for v in norms.values)
+
+
+def advance_norms(
+    norms: NormState,
+    net: Network,
+    taps: tuple[NormTaps, ...],
+    count: tuple[int, int],
+    lr: float,
+    step: Int[Tensor, " R"],
+) -> NormState:
+    """Return batch normalisations after a training pass, from its taps; `count` has the samples and the examples."""
+    values, gradients = [], []
+    for v, t, norm in zip(norms.values, taps, net.norms, strict=True):
+        statistics, gradient = t.statistics, t.grads / count[1]
+        if v.shape[1] == 1:
+            statistics, gradient = statistics.mean(1, keepdim=True), gradient.sum(1, keepdim=True) / count[0]
+        statistics, gradient = parallel.mean((statistics, gradient))
+        values.append(torch.cat([v[:, :, :2], torch.lerp(v[:, :, 2:], statistics, norm.momentum)], 2))
+        gradients.append(-gradient * norm.affine)  # one without scale and shift has nothing to train
+    if not norms.moving.first:
+        return NormState(tuple(values), norms.moving)
+    points = tuple(v[:, :, :2] for v in values)
+    points, moving = adam.descend(points, tuple(gradients), norms.moving, adam.rates(lr, step.double()))
+    return NormState(tuple(torch.cat([p, v[:, :, 2:]], 2) for p, v in zip(points, values, strict=True)), moving)
+
+
+def start_prior(
+    eta: float, shapes: Sequence[tuple[int, int]], biases: Sequence[bool], replicas: int, rng: Rng
+) -> Prior:
+    """Return equal variances before any epoch; `biases` says in which tensors the last row has a separate one."""
+    variance = tuple(
+        torch.full((replicas, inputs if bias else 1, 1), eta, dtype=rng.dtype, device=rng.device)
+        for (inputs, _), bias in zip(shapes, biases, strict=True)
+    )
+    return Prior(variance, variance)

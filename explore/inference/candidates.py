@@ -1,8 +1,7 @@
-"""Candidates: posteriors that differ in a few numbers, fitted as replicas of one.
+"""Candidates: posteriors that differ in the settings `by_replica`, fitted as replicas of one.
 
-A posterior names in `by_replica` the settings that may be a tensor [R], one value for each replica. K candidates on R
-data sets are then one posterior with K R replicas, candidate by candidate, which for small nets costs little more than
-one. With a stream of K arms each gets the random numbers that it gets alone, but for the noise's on a GPU.
+K candidates on R data sets are one posterior with K R replicas, candidate by candidate. With a stream of K arms each
+gets the random numbers that it gets alone, but for the noise's on a GPU.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predictive:
-    """Return one posterior for all candidates, which are `alike` and on equal nets; only its training is defined.
-
-    `replicas` are the data sets of each candidate; settings are where `rng` draws, and in its precision.
-    """
+    """Return one posterior for all candidates, which are `alike` and on equal nets; only its training is defined."""
     first = posteriors[0]
     if len(posteriors) == 1:
         return first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,19 +16,15 @@ from explore.core.errors import InputError
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
-from explore.inference.base import Variational
-from explore.inference.common import Prior, best_variance
-from explore.inference.structures.base import Factor
+from explore.inference.base import LEAST, MOST, Prior, Variational
+from explore.inference.structures.base import Factor, dot
 from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianPosterior(Variational):
-    """A posterior with a Gaussian density over the weights.
-
-    For other coordinates, override `over_weights`, `coordinates`, `sample` and `gradients`.
-    """
+    """A posterior with a Gaussian density over the weights, or over other `coordinates`."""
 
     gain_samples: int = 10  # weight samples that `gain` averages gradients over
 
@@ -80,7 +77,7 @@ class GaussianPosterior(Variational):
     def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
         mean, precision, scale = self.gaussian(state)
         d = tuple(w - m.unsqueeze(1) for w, m in zip(coordinates[: len(mean)], mean, strict=True))
-        mahalanobis = _dot(d, precision.multiply(d)) / scale
+        mahalanobis = dot(d, precision.multiply(d)) / scale
         normaliser = self.dimension * math.log(2 * math.pi * scale) - precision.logdet()
         return -0.5 * (mahalanobis + normaliser.unsqueeze(1))
 
@@ -93,7 +90,7 @@ class GaussianPosterior(Variational):
         mean0, precision0, scale0 = self.gaussian(old)
         d = tuple((m - m0).unsqueeze(1) for m, m0 in zip(mean, mean0, strict=True))
         trace = precision0.trace(precision) * (scale / scale0)
-        mahalanobis = _dot(d, precision0.multiply(d)).squeeze(1) / scale0
+        mahalanobis = dot(d, precision0.multiply(d)).squeeze(1) / scale0
         logdet = precision.logdet() - precision0.logdet() - self.dimension * math.log(scale / scale0)
         return 0.5 * (trace + mahalanobis - self.dimension + logdet)
 
@@ -119,9 +116,8 @@ class GaussianPosterior(Variational):
     def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
         """Return how much the data determine, from the precision Lambda = P / scale over W coordinates.
 
-        `damping_share`: tr(prior precision) / tr(Lambda), the prior's share of the precision.
-        `effective_rank`: W - tr(prior precision Lambda^-1), MacKay's (1992) number of well-determined parameters.
-        `condition`: the largest eigenvalue of P over the smallest; NaN where P has too many.
+        `damping_share`: the prior's share of tr(Lambda); `effective_rank`: W - tr(prior precision Lambda^-1), MacKay's
+        (1992) number of well-determined parameters; `condition`: of P, NaN where it has too many eigenvalues.
         """
         mean, precision, scale = self.gaussian(state)
         eigenvalues = precision.eigenvalues().double()
@@ -144,5 +140,15 @@ class GaussianPosterior(Variational):
         return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
 
 
-def _dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:
-    return torch.stack([(a * b).sum((2, 3)) for a, b in zip(u, v, strict=True)]).sum(0)
+def best_variance(second: Means, biases: Sequence[bool]) -> tuple[Float[Tensor, "R _I 1"], ...]:
+    """Return eta at the maximum of the bound, from the second moments E_q[w^2], a tuple of [R, I, O]."""
+    variances = []
+    for squares, bias in zip(second, biases, strict=True):
+        rows = squares.mean(2, keepdim=True)
+        if bias:
+            weights = rows[:, :-1].mean(1, keepdim=True).expand_as(rows[:, :-1])
+            rows = torch.cat([weights, rows[:, -1:]], 1)
+        else:
+            rows = rows.mean(1, keepdim=True)
+        variances.append(rows.clamp(LEAST, MOST))
+    return tuple(variances)

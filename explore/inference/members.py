@@ -2,12 +2,9 @@
 
     q(w, tau) = 1/k sum_i q_i(w, tau)            tau: the likelihood's noise, which each member learns by itself
 
-Members have independent weights and noise, and see the same batches in the same order. They are R k replicas of their
-posterior, so that k small nets cost far less than k times one. A state's tensors have an axis of members behind that of
-the replicas, [R, k, ...], but for `alive` [R] and for numbers that all share.
-
-A mixture's divergence has no closed form. The members' mean is an upper bound, as the divergence is convex in both
-densities together; from the prior it is at most log k too large, by which the bound on the evidence is too low.
+Members see the same batches in the same order and are R k replicas of their posterior. A state's tensors have an axis
+of members, [R, k, ...], except `alive` [R] and shared numbers. The members' mean divergence is an upper bound of the
+mixture's, as the divergence is convex; from the prior it is at most log k too large.
 """
 
 from __future__ import annotations
@@ -25,17 +22,12 @@ from explore.core.context import Turn
 from explore.core.errors import InputError, check_range, describe, fits, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
-from explore.inference.base import Predictive, Variational
-from explore.inference.common import NormPolicy
+from explore.inference.base import NormPolicy, Predictive, Variational
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
 
 
 def mixture(posterior: Predictive, members: int) -> Predictive:
-    """Return a mixture of independent fits of a posterior; the posterior itself where there is one member.
-
-    Raises:
-        InputError: for a posterior without mixtures, or a number that is out of range.
-    """
+    """Return a mixture of independent fits of a posterior; the posterior itself where there is one member."""
     kind: Any = VariationalMixture if isinstance(posterior, Variational) else Mixture
     pooled: Mixture = kind(posterior=posterior, members=members)  # also of one member, for its checks
     return posterior if members == 1 else pooled
@@ -55,16 +47,16 @@ class Mixture(Predictive):
     batch_norm: NormPolicy = field(init=False, repr=False)
     batch_norm_lr: float = field(init=False, repr=False)
 
-    only_anew: ClassVar[str] = "mixture members need different initial weights, not one module's"
-    no_mixture: ClassVar[str] = "a mixture has members already; give their number once"
+    pretrained_error: ClassVar[str] = "mixture members need different initial weights"
+    mixture_error: ClassVar[str] = "a mixture cannot be mixed again; set members once"
 
     def __post_init__(self) -> None:
         if not isinstance(self.posterior, Predictive):
-            raise InputError(f"posterior is a {type(self.posterior).__name__}; a mixture is one of a posterior's fits")
-        if self.posterior.no_mixture:
-            raise InputError(self.posterior.no_mixture)
+            raise InputError(f"posterior is a {type(self.posterior).__name__}; a mixture needs a posterior")
+        if self.posterior.mixture_error:
+            raise InputError(self.posterior.mixture_error)
         if self.posterior.net.trained:
-            raise InputError(f"{self.only_anew}; leave trained=True out of Net")
+            raise InputError(f"{self.pretrained_error}; leave trained=True out of Net")
         if not fits(int, self.members):
             raise InputError(f"members is {shown(self.members)}; it must be {describe(int)}")
         check_range("members", self.members, "[1, 1e4]")
@@ -72,7 +64,7 @@ class Mixture(Predictive):
             object.__setattr__(self, name, getattr(self.posterior, name))
 
     def with_settings(self, **settings: Any) -> Predictive:
-        """Return the mixture with other settings, of its own or of its members."""
+        """Return the mixture with other settings, for itself or its members."""
         changed: dict[str, Any] = {name: settings.pop(name) for name in ("posterior", "members") if name in settings}
         return replace(self, **{"posterior": self.posterior.with_settings(**settings), **changed})
 
@@ -107,7 +99,7 @@ class Mixture(Predictive):
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
 
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
-        """Return n joint samples, n / k per member; random members give one more for a remainder."""
+        """Return n joint samples, n / k per member; members chosen at random give the remainder."""
         layers = self.posterior.sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[Layer, ...] = self._pooled(layers, count_samples(layers), n, rng)
         return pooled
@@ -183,10 +175,7 @@ class VariationalMixture(Mixture):
         return self._mean(self.posterior.divergence(_replicas(state)))
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return an upper bound of the mixture's gain, in nats.
-
-        It ignores disagreement between members, and information about which of them is right.
-        """
+        """Return an upper bound of the mixture's gain, in nats; it ignores which member a label favours."""
         return self._mean(self.posterior.gain(_replicas(state), self._each(batch), rng))
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:

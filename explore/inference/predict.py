@@ -1,8 +1,7 @@
 """Predictions of sampled networks, in bounded memory.
 
-All points share the S weight samples. Every function walks over the points in chunks, so that no tensor grows with both
-S and the size of a pool, and writes a chunk's results into one tensor at once: small tensors between freed chunks would
-fragment the memory.
+All points share the S weight samples. Points are predicted in chunks, and a chunk's results go into one tensor at once,
+since small tensors between freed chunks would fragment the memory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.core import mixture, tree
+from explore.core import tree
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.execution import parallel
@@ -29,7 +28,8 @@ BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
 CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
 DEVICE = 2**27  # the same on a GPU, which small chunks leave idle
 FEW, IMAGES = 8, 2**24  # images at least, if a chunk of them stays within this many numbers
-KEPT = 2**25 - 2**12  # bytes, see `_keep_freed`
+STEPS, QUARTILES = 200, (0.25, 0.75)  # of the search for a quantile of a mixture
+KEPT = 2**25 - 2**12  # bytes of a block; once one of 32 MiB, its maximal threshold, was freed, glibc keeps twice that
 
 
 @runtime_checkable
@@ -80,11 +80,7 @@ class Predictor:
         return Predictor(posterior.net, posterior.likelihood, *posterior.joint_sample(state, n, rng))
 
     def stretched(self, factor: Float[Tensor, " R"]) -> Predictor:
-        """Scale the distributions' variance by `factor`, keeping their means.
-
-        Raises:
-            InputError: for a likelihood whose noise cannot be scaled, as that of classes.
-        """
+        """Scale the distributions' variance by `factor`, keeping their means."""
         noise = find_part(self.likelihood, "scaled_noise")(self.noise, factor)
         return replace(self, noise=noise, stretch=factor.sqrt() * (1 if self.stretch is None else self.stretch))
 
@@ -96,11 +92,8 @@ class Predictor:
     def outputs(
         self, x: Inputs, budget: int | None = None, only: slice | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `only`, chunk by chunk.
-
-        `budget` is the approximate size of a chunk's widest layer on a processor; on a device it is DEVICE.
-        """
-        _keep_freed()
+        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `only`, in chunks of a `budget`."""
+        torch.empty(KEPT, dtype=torch.uint8)  # freed at once: so glibc keeps the memory of chunks for the next ones
         with torch.no_grad():
             one = self.net.output(self.layers, x[:, :1])  # a point, to learn how wide the layers are
         width = x.shape[0] * self.samples * self.net.width
@@ -132,31 +125,23 @@ class Predictor:
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
 
     def label_moments(self, x: Inputs) -> LabelMoments:
-        """Return the moments of a real label at the points x [R, P, ...].
+        """Return the moments of a real label at the points x [R, P, ...]."""
 
-        Raises:
-            InputError: for a likelihood without a variance.
-        """
-        return LabelMoments(*self._all(self.label_moments_of, x))
+        def of(out: Float[Tensor, "R S b O"]) -> tuple[Tensor, ...]:
+            mean, variance = self.moments_of(out)
+            return mean, variance, self._noise_of(out).expand_as(mean)
 
-    def label_moments_of(self, out: Float[Tensor, "R S b O"]) -> LabelMoments:
-        """Return `label_moments` from the outputs there."""
-        mean, variance = self.moments_of(out)
-        return LabelMoments(mean, variance, self._noise_of(out).expand_as(mean))
+        return LabelMoments(*self._all(of, x))
 
     def _noise_of(self, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R _b M"]:
         variance: Tensor = find_part(self.likelihood, "variance")(self.noise, out)
         return variance.mean(1)
 
     def quantiles_of(self, out: Float[Tensor, "R S b O"], levels: Sequence[float]) -> Float[Tensor, "K R b M"]:
-        """Return quantiles of a real label at some points.
-
-        Raises:
-            InputError: for a likelihood without a cdf or quantiles.
-        """
+        """Return quantiles of a real label at some points."""
         noise, exact = tree.map_tensors(Tensor.double, self.noise), out.double()
         cdf, component = (partial(find_part(self.likelihood, name), noise, exact) for name in ("cdf", "quantile"))
-        return torch.stack([mixture.quantile(cdf, component, level) for level in levels]).to(out)
+        return torch.stack([mixture_quantile(cdf, component, level) for level in levels]).to(out)
 
     def below_of(self, out: Float[Tensor, "R S b O"], y: Float[Tensor, "_R 1 b M"]) -> Float[Tensor, "R b M"]:
         """Return the probability that a real label at some points is at most y."""
@@ -168,11 +153,7 @@ class Predictor:
         return ClassPrediction(*self._all(self.classes_of, x))
 
     def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
-        """Return `classes` from the outputs there.
-
-        The mutual information is the entropy of the mean prediction less the nets' mean entropy (Houlsby et al.,
-        Bayesian active learning for classification and preference learning, 2011, equation 2).
-        """
+        """Return `classes` from network outputs; for the information see Houlsby et al. (2011), equation 2."""
         mean = self.likelihood.mean(out).mean(1)
         entropy = torch.special.entr(mean).sum(-1)
         each = find_part(self.likelihood, "entropy")(self.noise, out)
@@ -187,18 +168,13 @@ class Predictor:
         return filled(((part, (of(part, out),)) for part, out in self.outputs(x, CACHE)), x.shape[1], 2)[0]
 
     def evaluate(self, x: Inputs, y: Tensor, scale: Float[Tensor, "R O"] | None = None) -> dict[str, Tensor]:
-        """Return test metrics, name -> [R], each a mean over points.
+        """Return test metrics at x [R, P, ...] and y, name -> [R], each a mean over points.
 
-        Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the per-point mixture
-        log 1/S sum_s p(y | f_s(x), noise_s), summed over outputs, and `coverage_95`, the share of targets within the
-        central 95 % of a Gaussian with the predictive mean and total variance. Classification: `error` rate of the
-        averaged probabilities and `log_likelihood`. Both: `epistemic`, the mean standard deviation over the weights of
-        the output, or of the class probabilities.
-
-        Args:
-            x: [R, P, ...] inputs.
-            y: [R, P, O] standardised targets, or [R, P] class indices.
-            scale: the original standard deviation of each output, for metrics in the original units.
+        Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the mixture at each point,
+        summed over outputs, and `coverage_95`, the share of targets within the central 95 % of a Gaussian with the
+        predictive moments. Classes: `error` of the averaged probabilities and `log_likelihood`. Both: `epistemic`, the
+        mean standard deviation over the weights. Targets [R, P, O] are standardised; metrics are in units in which
+        their deviation is `scale`.
         """
         sums: dict[str, Tensor] = {}
         log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
@@ -243,10 +219,7 @@ def divided(
     points: int,
     of: Callable[[slice, Tensor], tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:
-    """Return a function of the outputs at all points, [R, P, ...], which the processes of a fit divide.
-
-    `outputs` yields those of some points, as `Predictor.outputs` does; `of` takes a chunk's positions and outputs.
-    """
+    """Return a function of the outputs at all points, [R, P, ...], which the processes of a fit divide."""
     share = parallel.share(points)
     first, count = share.start, share.stop - share.start
     chunks = ((slice(part.start - first, part.stop - first), of(part, out)) for part, out in outputs(share))
@@ -254,10 +227,7 @@ def divided(
 
 
 def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:
-    """Collect tensors of all points from chunks (points, their tensors), at least one.
-
-    `axis` is that of the points.
-    """
+    """Collect tensors of all points, on this `axis`, from chunks (points, their tensors)."""
     whole: tuple[Tensor, ...] = ()
     for part, values in chunks:
         if not whole:
@@ -268,16 +238,41 @@ def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis
     return whole
 
 
-def _keep_freed() -> None:
-    """Let the next chunk reuse the memory of the last one.
-
-    The allocator of Linux (glibc) returns large blocks to the system, and fetching them page by page takes longer than
-    the networks. Once a block of 32 MiB, its maximal threshold, was freed, it keeps twice that.
-    """
-    torch.empty(KEPT, dtype=torch.uint8)
-
-
 def parts(points: int, width: int, budget: int | None = None) -> Iterator[slice]:
     """Return slices of the points, such that `width` numbers a point stay within the budget."""
     size = max(1, (budget or BUDGET) // width)
     return (slice(start, min(start + size, points)) for start in range(0, points, size))
+
+
+def mixture_quantile(
+    cdf: Callable[[Float[Tensor, "R 1 b M"]], Float[Tensor, "R S b M"]],
+    component: Callable[[float], Float[Tensor, "R S b M"]],
+    level: float,
+) -> Float[Tensor, "R b M"]:
+    """Return the smallest x at which the mixture's CDF 1/S sum_s F_s, from `cdf`, reaches this level.
+
+    `component` has the quantile of each F_s. The secant method is kept in a bracket as in Press et al., Numerical
+    Recipes, 9.4. A step function has its jumps at whole numbers.
+    """
+
+    def excess(x: Tensor) -> Tensor:
+        return cdf(x.unsqueeze(1)).mean(1) - level
+
+    ends, (lower, upper) = component(level), map(component, QUARTILES)
+    low, high = ends.amin(1), ends.amax(1)  # the components' own quantiles hold the mixture's between them
+    size = torch.maximum(low.abs(), high.abs())
+    precision = 1e-12 * (upper - lower).amin(1) + 1e-17 * size
+    before, at_before = low, excess(low)
+    x, last = ends.mean(1), high - low
+    for _ in range(STEPS):
+        at = excess(x)
+        low, high = torch.where(at < 0, x, low), torch.where(at < 0, high, x)
+        step = -at * (x - before) / (at - at_before)
+        fast = (x + step >= low) & (x + step <= high) & (step.abs() < 0.5 * last)
+        last = torch.where(fast, step, 0.5 * (low + high) - x)
+        before, at_before = x, at
+        x, last = x + last, last.abs()
+        if bool((last <= precision).all()):
+            break
+    whole = x.round()
+    return torch.where((x - whole).abs() <= 4 * precision + 1e-15 * size, whole, x)

@@ -39,10 +39,9 @@ def recommended_settings(
 ) -> Recommended:
     """Return the settings of a posterior class without a preset: all rules in one place.
 
-    Images and VIME take the `PREFERRED` preset, else the posterior's first. For a table, settings and the noise prior
-    move continuously between the entries of `BY_ROWS` in the posterior's file, by rows and by units of the widest
-    hidden layer. Without `BY_ROWS` it is a preset, where there is one: `small` below `FEW_ROWS` rows, `hundreds` below
-    250, `classes` for the task "classification". No rule depends on `columns` yet.
+    Images and VIME take the `PREFERRED` preset, else the first. For a table, settings and the noise prior move between
+    the entries of `BY_ROWS` in the posterior's file, by rows and by units. Without `BY_ROWS`: `small` below `FEW_ROWS`
+    rows, `hundreds` below 250, `classes` for classification.
     """
     presets, classes = registry.presets(posterior), task == "classification"
     anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)
@@ -65,21 +64,16 @@ def noise_for(preset: str | None) -> dict[str, float]:
 
 
 def between(anchors: Mapping[int, Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    """Return settings that move geometrically with the number of rows (or units) between those of two anchors.
-
-    Whole numbers stay whole. Outside the anchors, the nearest one's apply.
-    """
+    """Interpolate settings geometrically between those of two numbers of rows (or units); whole numbers stay whole."""
     counts = sorted(anchors)
     rows = min(max(rows, counts[0]), counts[-1])
     if rows in anchors:
         return dict(anchors[rows])
     low, high = next((a, b) for a, b in pairwise(counts) if a < rows < b)
     share = math.log(rows / low) / math.log(high / low)
-    return {key: _between(value, anchors[high][key], share) for key, value in anchors[low].items()}
-
-
-def _between(first: Any, last: Any, share: float) -> Any:
-    if first == last:
-        return first
-    value = first ** (1 - share) * last**share
-    return round(value) if isinstance(first, int) else value
+    settings = dict(anchors[low])
+    for key, first in anchors[low].items():
+        if first != (last := anchors[high][key]):
+            value = first ** (1 - share) * last**share
+            settings[key] = round(value) if isinstance(first, int) else value
+    return settings

@@ -12,7 +12,7 @@ from explore import registry
 from explore.core.errors import InputError, check_settings, listed
 from explore.inference import presets
 from explore.inference.base import Predictive
-from explore.nets import custom, zoo
+from explore.nets import zoo
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.runs.recorded import Values
@@ -33,20 +33,11 @@ def outputs(likelihood: str, classes: int, targets: int) -> int:
 def posterior(
     run: Any, shape: tuple[int, ...], outputs: int, name: str, settings: Values, noise: Mapping[str, Any]
 ) -> Predictive:
-    """Make a posterior on the network of a run.
-
-    Args:
-        run: settings of a command, or `saved.ModelSettings`, which name network and likelihood.
-        shape: of an input.
-        outputs: of the network.
-        name: of the posterior.
-        settings: of the posterior.
-        noise: settings of the likelihood.
-    """
+    """Build the posterior `name` for the network and likelihood of `run` (settings of a command or a saved model)."""
     if run.net:
         image: Any = shape
-        now = custom.outputs(run.net, image, outputs, run.net_settings)
-        custom.check_known(run.net, now, getattr(run, "outputs", None))
+        now = zoo.outputs(run.net, image, outputs, run.net_settings)
+        zoo.check_known(run.net, now, getattr(run, "outputs", None))
         net = Net(zoo.build(run.net, image, outputs, run.net_settings), getattr(run, "amp", False))
     else:
         net = Net(dense([*shape, *run.hidden, outputs]))
@@ -71,8 +62,6 @@ def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
 def dense(widths: Sequence[int]) -> nn.Module:
     """Return a network with these layer widths, if its weights fit into memory."""
     if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
-        raise InputError(
-            f"a network of {listed(widths)} units has {weights} weights; the most are {MOST_WEIGHTS}, so take fewer "
-            "units in --hidden"
-        )
+        sizes = f"layers of {listed(widths)} units need {weights} weights"
+        raise InputError(f"{sizes}, more than the limit of {MOST_WEIGHTS}. Use fewer units in --hidden")
     return mlp(widths[0], widths[1:-1], widths[-1])

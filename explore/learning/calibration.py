@@ -29,25 +29,19 @@ GRID, ROUNDS = 21, 4  # of the search: these leave an error of a thousandth in t
 def held_out_factors(
     posteriors: Sequence[Predictive], x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
 ) -> list[Float[Tensor, " R"]]:
-    """Variance factors for posteriors fitted to all examples, in one fit (`explore.inference.candidates`).
+    """Return variance factors for posteriors of a regression that are fitted to all examples.
 
-    Each posterior is fitted from scratch to a random part of them, and the factor to the rest, for each replica.
-
-    Args:
-        posteriors: of a regression.
-        x: inputs.
-        y: targets [R, n, O].
-        rng: the stream of this calibration; every posterior starts at its beginning.
-        share: of the examples to hold out, in (0, 0.5].
-        samples: weight samples for predictions.
+    Each posterior is fitted from scratch to a random part of the examples (side by side, see
+    `explore.inference.candidates`), and its factor to the `share` in (0, 0.5] that is held out, for each replica.
+    Every posterior starts at the beginning of the stream.
     """
     if posteriors[0].likelihood.discrete:
-        raise InputError("calibration is a factor on a predictive variance, which classes do not have; leave it out")
+        raise InputError("calibrate applies to regression only: it scales the predictive variance. Leave it out")
     protocols.find_part(posteriors[0].likelihood, "scaled_noise")
     check_range("calibrate", share, "(0, 0.5]")
     replicas, n = x.shape[:2]
     if n < 2:
-        raise InputError("calibration holds out some of the examples; one is not enough")
+        raise InputError(f"calibrate holds out part of the data and needs at least 2 examples; got {n}")
     count = len(posteriors)
     rng = rng.in_arms(count) if count > 1 else rng
     order, held = rng.permutation(count * replicas, n), max(1, round(share * n))

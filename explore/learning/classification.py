@@ -12,16 +12,14 @@ from jaxtyping import Float, Int
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.execution import graphs
 from explore.inference.base import Predictive
 from explore.inference.predict import CACHE, Inputs, Predictor, divided
-from explore.learning.compare import TRAINING, confidence_bins
-from explore.learning.feed import ImageFeed
-from explore.learning.fit import Epoch, fit, stops
+from explore.learning.compare import TRAINING, confidence_bins, position, restore_position
+from explore.learning.fit import Epoch, ImageFeed, fit, stops
 
 POINTS = 20  # how often a posterior is measured by default
 
@@ -85,20 +83,15 @@ class Measured(NamedTuple):
 
     epoch: int
     scalars: dict[str, float]  # by tag
-    found: Classified  # of the test images
+    tested: Classified  # of the test images
     state: State
     saved: dict[str, Any]  # where to continue
 
 
 def follow(
-    posterior: Predictive,
-    task: Task,
-    rng: Rng,
-    samples: int,
-    warmup: int = 0,
-    saved: Mapping[str, Any] | None = None,
-    points: int = POINTS,
-) -> Iterator[Epoch | Measured]:
+    posterior: Predictive, task: Task, rng: Rng, samples: int, warmup: int = 0,
+    saved: Mapping[str, Any] | None = None, points: int = POINTS,
+) -> Iterator[Epoch | Measured]:  # fmt: skip
     """Fit a posterior to images, and measure it at `points` evenly spaced epochs, including the last.
 
     Args:
@@ -114,42 +107,36 @@ def follow(
         `Epoch` after each epoch, and `Measured`.
     """
     check_warmup(posterior, warmup)
-    stream, done, state = task.x.rng, 0, None
-    if saved is not None:
-        state = tree.restore(posterior.init(task.x.shape[1], 1, rng.stream("fit")), saved["state"])
-        stream.generator.set_state(saved["generator"].clone())
-        done = saved["epoch"]
+    done, state = restore_position(saved, posterior, task.x.shape[1], 1, rng.stream("fit"), [task.x.rng])
     when = stops(posterior.epochs, points)
-    for event in _epochs(posterior, task, warmup, stream, done, state):
+    for event in _epochs(posterior, task, warmup, done, state):
         yield event
         if event.epoch in when:
-            position = {
-                "epoch": event.epoch,
-                "generator": stream.generator.get_state(),
-                "state": {path: leaf.cpu() for path, leaf in tree.save(event.state).items()},
-            }
+            now = position(event, [task.x.rng])
             scalars, predicted = measure(posterior, event.state, task, rng.stream("test", event.epoch), samples)
-            yield Measured(event.epoch, scalars, predicted, event.state, position)
+            yield Measured(event.epoch, scalars, predicted, event.state, now)
 
 
-def _epochs(
-    posterior: Predictive, task: Task, warmup: int, rng: Rng, done: int, state: State | None
-) -> Iterator[Epoch]:
+def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: State | None) -> Iterator[Epoch]:
     """The epochs of a fit whose first ones are a warm-up."""
     for epoch in range(done, min(warmup, posterior.epochs)):
         with graphs.use(False):  # each of these epochs would have recordings of its own
-            event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, rng, epoch, state))
+            event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, task.x.rng, epoch, state))
         done, state = event.epoch, event.state
         yield event
-    yield from fit(posterior, task.x, task.y, rng, done, state)
+    yield from fit(posterior, task.x, task.y, task.x.rng, done, state)
 
 
 def check_warmup(posterior: Predictive, warmup: int) -> None:
     """Refuse a warm-up for a posterior without `lr`, or one that is longer than training."""
     if warmup and _lr(posterior) is None:
-        raise InputError(f"{type(posterior).__name__} has no lr that could be warmed up; leave the warm-up out")
+        raise InputError(
+            f"{type(posterior).__name__} has no learning rate to warm up. Leave the warm-up (--warmup) out"
+        )
     if warmup > posterior.epochs:
-        raise InputError(f"the warm-up of {warmup} epochs is longer than training, {posterior.epochs}; shorten it")
+        raise InputError(
+            f"warm-up of {warmup} epochs, but training has {posterior.epochs}. Use a shorter warm-up (--warmup)"
+        )
 
 
 def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
@@ -157,7 +144,7 @@ def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
 
 
 def _lr(posterior: Predictive) -> Any:
-    """The step size; that of its members for a mixture."""
+    """The learning rate; for a mixture the learning rate of its members."""
     return getattr(getattr(posterior, "posterior", posterior), "lr", None)
 
 

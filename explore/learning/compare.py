@@ -88,7 +88,9 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
         targets = Standardiser.fit(y)
         y, test_y = (targets.apply(part, rng.dtype) for part in (y, test_y))
         if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # single precision must hold its square
-            raise InputError(f"the targets' deviation is {targets.scale.max():.3g}; give units in which it is near 1")
+            raise InputError(
+                f"the targets' standard deviation is {targets.scale.max():.3g}. Rescale them to values near 1"
+            )
         unit = rng.tensor(targets.scale.squeeze(1))
     # In double precision, which keeps time stamps apart.
     scales: Scales = tree.map_tensors(lambda t: t.to(rng.device), Scales(inputs, targets))
@@ -96,20 +98,39 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
 
 
 def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch | Measured]:
-    """Fit and measure one posterior; the arguments and events are those of `follow_candidates`."""
+    """Fit and measure one posterior; for arguments and events see `follow_candidates`."""
     for event in follow_candidates([posterior], *args, **kwargs):
         yield event if isinstance(event, Epoch) else event[0]
 
 
+def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
+    """Return where to continue a fit, from its last epoch and the streams of its shards."""
+    return {
+        "epoch": epoch.epoch,
+        "generator": torch.stack([stream.generator.get_state() for stream in shards]),
+        "state": {path: leaf.cpu() for path, leaf in tree.save(epoch.state).items()},
+    }
+
+
+def restore_position(
+    saved: Mapping[str, Any] | None, posterior: Predictive, n: int, replicas: int, rng: Rng, shards: Sequence[Rng]
+) -> tuple[int, State | None]:
+    """Restore a `position`: return the number of epochs and the state, and set the streams; (0, None) without one.
+
+    The posterior is fitted to n examples; `rng` is a stream for a state of the same shapes, which is dropped.
+    """
+    if saved is None:
+        return 0, None
+    state = tree.restore(posterior.init(n, replicas, rng), saved["state"])
+    for stream, generator in zip(shards, saved["generator"].reshape(len(shards), -1), strict=True):
+        stream.generator.set_state(generator.clone())
+    return saved["epoch"], state
+
+
 def follow_candidates(
-    posteriors: Sequence[Predictive],
-    splits: Splits,
-    rng: Rng,
-    samples: int = 100,
-    saved: Mapping[str, Any] | None = None,
-    calibrate: float = 0.0,
-    jobs: int = 1,
-) -> Iterator[Epoch | list[Measured]]:
+    posteriors: Sequence[Predictive], splits: Splits, rng: Rng, samples: int = 100,
+    saved: Mapping[str, Any] | None = None, calibrate: float = 0.0, jobs: int = 1,
+) -> Iterator[Epoch | list[Measured]]:  # fmt: skip
     """Fit posteriors on all splits side by side, measuring at intervals.
 
     Args:
@@ -128,17 +149,13 @@ def follow_candidates(
     """
     if splits.scale is not None and (kind := posteriors[0].likelihood).scaling == "none":
         raise InputError(
-            f"{type(kind).__name__} takes targets as they are, and these are standardised; fit it by FittedModel"
+            f"{type(kind).__name__} needs raw targets, but these splits are standardised. Fit it with FittedModel"
         )
     count, replicas = len(posteriors), len(splits.x)
     posterior, root = candidates.together(posteriors, replicas, rng), rng.stream("fit").in_arms(count)
     x, y = (torch.cat([t] * count) if count > 1 else t for t in (splits.x, splits.y))
-    shards, done, state = streams(root, min(jobs, replicas)), 0, None
-    if saved is not None:
-        state = tree.restore(posterior.init(x.shape[1], len(x), rng.stream("fit").in_arms(count)), saved["state"])
-        for stream, generator in zip(shards, saved["generator"].reshape(len(shards), -1), strict=True):
-            stream.generator.set_state(generator.clone())
-        done = saved["epoch"]
+    shards = streams(root, min(jobs, replicas))
+    done, state = restore_position(saved, posterior, x.shape[1], len(x), rng.stream("fit").in_arms(count), shards)
     factor = (saved or {}).get("factor")
     if calibrate and factor is None:
         stream = rng.stream("calibrate")
@@ -147,18 +164,13 @@ def follow_candidates(
     for epoch in sharded_fit(posterior, x, y, shards, when, done, state):
         yield epoch
         if epoch.epoch in when:
-            position = {
-                "epoch": epoch.epoch,
-                "generator": torch.stack([stream.generator.get_state() for stream in shards]),
-                "state": {path: leaf.cpu() for path, leaf in tree.save(epoch.state).items()},
-            }
-            position |= {} if factor is None else {"factor": factor.cpu()}
+            now = position(epoch, shards) | ({} if factor is None else {"factor": factor.cpu()})
             measured = []
             for one, part in zip(posteriors, candidates.blocks(count, replicas), strict=True):
                 one_state, stream = tree.part(epoch.state, part), rng.stream("test", epoch.epoch)
                 scale = None if factor is None else factor[part].to(splits.x)
                 scalars = measure(one, one_state, splits, stream, samples, scale)
-                measured.append(Measured(epoch.epoch, scalars, one_state, position))
+                measured.append(Measured(epoch.epoch, scalars, one_state, now))
             yield measured
 
 

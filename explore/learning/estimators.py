@@ -21,7 +21,7 @@ from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
 from explore.inference.presets import Recommended, noise_for, recommended_settings
 from explore.learning.model import FittedModel
-from explore.learning.transforms import KINDS, Transform
+from explore.learning.scaling import KINDS, Transform
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
@@ -63,7 +63,9 @@ class _Bayesian(BaseEstimator):
             raise one_of("dtype", self.dtype, DTYPES)
         settings, preset = dict(self.settings or {}), self.preset
         if self.epochs is not None and settings.setdefault("epochs", self.epochs) != self.epochs:
-            raise InputError(f"epochs is {self.epochs}, and {settings['epochs']} in settings; give one of them")
+            raise InputError(
+                f"epochs is {self.epochs}, but settings has epochs={settings['epochs']}. Pass only one of them"
+            )
         if preset is None:
             preset, settings = "plain", self._recommended(x, likelihood.discrete).settings | settings
         net = Net(mlp(x.shape[1], self._widths(), outputs))
@@ -131,7 +133,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         if self.keep_na:
-            raise InputError("keep_na is of classes, and numbers have none; leave it out")
+            raise InputError("keep_na applies to classification only. Leave it out")
         self._flat = y.ndim == 1
         prior = noise_for(self.preset) if self.preset else self._recommended(x, classes=False).noise
         allowed, noise = registry.settings_of(Gaussian), prior | dict(self.noise or {})
@@ -145,10 +147,9 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """The mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
+        """Return the mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
 
-        For transformed targets it is the median, since the far tail dominates a mean, and half the distance of the
-        quantiles that are one deviation of a Gaussian away from its median.
+        Transformed targets have a median, and half the distance of the quantiles one Gaussian deviation around it.
         """
         x = self._inputs(X)
         if self.transform_.kind == "none":
@@ -185,8 +186,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for two or more classes with any names.
 
-    Its parameters are those of `BayesianRegressor` except `noise`, `calibrate` and `target_transform`, which are
-    refused here, as `keep_na` is there.
+    Its parameters are those of `BayesianRegressor` except `noise`, `calibrate` and `target_transform`.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -201,9 +201,11 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         if self.noise is not None:
-            raise InputError("noise is only for regression; leave it out")
+            raise InputError("noise applies to regression only. Leave it out")
         if self.target_transform != "none":
-            raise InputError(f"target_transform={shown(self.target_transform)} is only for regression; leave it out")
+            raise InputError(
+                f"target_transform={shown(self.target_transform)} applies to regression only. Leave it out"
+            )
         self._check_marks(y)
         encoder = LabelEncoder().fit(y)
         self.classes_ = encoder.classes_
@@ -218,9 +220,9 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
         if marks and not (self.keep_na and all(map(str.strip, marks))):
             names = listed(map(shown, sorted(set(marks))))
+            marked = counted(len(marks), "label")
             raise InputError(
-                f"y has {counted(len(marks), 'label')} {names}, which say that nothing is measured; leave these "
-                "examples out, or take keep_na=True, by which all but empty ones are classes"
+                f"y has {marked} {names}, which mark missing values. Drop these rows, or pass keep_na=True"
             )
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -247,12 +249,12 @@ def _check_types(y: Any) -> None:
         return  # the one is refused by scikit-learn, the other has one type
     labels = np.asarray(y, dtype=object).ravel()
     if missing := int(pd.isna(labels).sum()):
-        raise InputError(f"y has {counted(missing, 'missing label')}; leave these rows out")
+        raise InputError(f"y has {counted(missing, 'missing label')}. Drop these rows")
     types = set(map(type, labels))
     numbers = {t for t in types if issubclass(t, Real) and t is not bool}
     kinds = {"str" if issubclass(t, str) else t.__name__ for t in types - numbers} | ({"number"} if numbers else set())
     if len(kinds) > 1:
-        raise InputError(f"y has labels of several types, {listed(sorted(kinds))}; give all of them one type")
+        raise InputError(f"y has labels of several types, {listed(sorted(kinds))}. Convert them to one type")
 
 
 def _seed(random_state: Any) -> int:

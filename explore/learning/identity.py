@@ -79,8 +79,8 @@ def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
             lines = zip_longest(saved[name].splitlines(), text.splitlines(), fillvalue="")
             before, now = next((listed([a.strip()]), listed([b.strip()])) for a, b in lines if a != b)
             raise InputError(
-                f"the saved model does not belong here: its {name} is {before or 'shorter'}, and {now or 'less'} was "
-                "given; give the posterior that was fitted"
+                f"the saved model was fitted with another posterior: its {name} is {before or 'shorter'}, "
+                f"got {now or 'a shorter one'}. Pass the posterior that was fitted"
             )
 
 
@@ -127,5 +127,5 @@ def find(
         try:
             places[r] = [free[row.tobytes()].pop() for row in rows]
         except (KeyError, IndexError):
-            raise InputError("a label belongs to a point that is not in this pool") from None
+            raise InputError("a labelled point of the saved state is not in this pool, or not allowed") from None
     return torch.as_tensor(places, device=before.device)

@@ -1,8 +1,7 @@
 """Pool-based active learning: ask which points to label, tell their labels.
 
-`ActiveLearner` holds a pool and runs R replicas of the same experiment side by side: `trials` random starts for each
-acquisition (the arms; arm-major on the replica axis). With one pool use one trial and one arm. `active_loop` answers
-with known labels and measures the test error round by round.
+`ActiveLearner` runs R replicas of an experiment side by side: `trials` random starts for each acquisition (the arms;
+arm-major on the replica axis). `active_loop` answers with known labels and measures the test error.
 """
 
 from __future__ import annotations
@@ -95,7 +94,9 @@ class ActiveLearner:
         arms = tuple(map(name_of, self.acquisitions))
         self._pool = Pool(posterior, x, allowed, trials, arms, standardise, self.rng)
         if targets is not None and not any(needs_of(rule).aims for rule in self.acquisitions):
-            raise InputError(f"no rule of {', '.join(arms)} goes by targets, the inputs whose labels matter; epig does")
+            raise InputError(
+                f"targets has no effect with {', '.join(arms)}. Leave it out, or add an acquisition such as epig"
+            )
         self._targets = None if targets is None else self._pool.like(targets)
         self.x, self.replicas = self._pool.x, self._pool.replicas
         self._cost = None if cost is None else self._prices(cost)
@@ -117,24 +118,18 @@ class ActiveLearner:
         return self._pool.round
 
     def tell(self, indices: Any, y: Any) -> None:
-        """Add labels.
+        """Add labels; refuse points that may not be chosen or have a label, and invalid labels.
 
         Args:
             indices: [R, k] points ([k] where R = 1), of an integer type.
             y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]). With the likelihood
                 `PartialGaussian` some outputs of a point may be NaN: they are not measured.
-
-        Raises:
-            InputError: for a point that may not be chosen or has a label, an invalid label, or shapes that do not fit.
         """
         self._pool.tell(indices, y)
         self._renew()
 
     def fit(self) -> Iterator[Epoch]:
-        """Fit from scratch to all labels so far, unless already fitted.
-
-        Yields after every epoch, in several processes ten times.
-        """
+        """Fit to all labels so far, unless already fitted; yield after every epoch, in several processes ten times."""
         if self._fitted is not None:
             return
         scales = self._pool.scales()
@@ -146,11 +141,9 @@ class ActiveLearner:
             yield epoch
         assert epoch is not None
         if failed := int((~epoch.state.common.alive).sum()):
+            count = f"{failed} of {self.replicas} replicas"
             warnings.warn(
-                f"the fit of {failed} of {self.replicas} replicas failed and was stopped where it stood; what it "
-                "predicts and chooses means nothing",
-                FailedFitWarning,
-                stacklevel=2,
+                f"the fit of {count} diverged; ignore their predictions and suggestions", FailedFitWarning, stacklevel=2
             )
         self._fitted = Fitted(epoch.state, epoch.info, scales)
 
@@ -163,11 +156,7 @@ class ActiveLearner:
         return self._fitted
 
     def check(self, k: int, times: int = 1, pending: int = 0) -> None:
-        """Check that `times` batches of k points are available, beside pending ones; fit nothing.
-
-        Raises:
-            InputError: where there are fewer candidates, or a rule does not choose as many at once.
-        """
+        """Refuse `times` batches of k points, beside pending ones, that the candidates or the rules do not allow."""
         available = int(self.mask.sum(1).min()) - pending
         check_count("k", k)
         if k * times > available:
@@ -186,9 +175,6 @@ class ActiveLearner:
             k: how many.
             pending: [R, p] points ([p] where R = 1) that were handed out and have no label yet: they are not chosen,
                 and the rules account for their labels, whatever these will be.
-
-        Raises:
-            InputError: where `check` refuses k, a pending point may not be asked for, or a rule's answer is invalid.
         """
         waiting = None if pending is None else self._pool.free(pending)
         p = 0 if waiting is None else waiting.shape[1]
@@ -230,12 +216,7 @@ class ActiveLearner:
         return self._pool.state_dict()
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict`; the pool may be in another order.
-
-        Raises:
-            InputError: when it is of another version, or was saved with other points, points that may be chosen, arms,
-                trials, seed or kind of labels.
-        """
+        """Continue from a `state_dict` of the same points, in any order, and the same arguments."""
         self._pool.load_state_dict(saved)
         self._renew()
 
@@ -246,10 +227,10 @@ class ActiveLearner:
         """Check the costs of labels, and that every rule uses them."""
         prices = torch.as_tensor(np.require(cost, requirements="W"), device=self.rng.device).to(self.rng.dtype)
         if prices.shape != self.x.shape[:1] or not (prices > 0).all() or not prices.isfinite().all():
-            raise InputError(f"cost is a positive number for each of the {len(self.x)} points")
+            raise InputError(f"cost must have one positive number for each of the {len(self.x)} points")
         for rule in self.acquisitions:
             if not needs_of(rule).costs:
-                raise InputError(f"{name_of(rule)} ignores the cost of labels; use epig or information-gain")
+                raise InputError(f"{name_of(rule)} ignores costs. Use epig or information-gain")
         return prices
 
     def _sample(self, stream: str) -> Predictor:
@@ -286,12 +267,10 @@ class ActiveLearner:
 def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
     """Check the rules, one per arm."""
     if isinstance(acquisitions, str) or not isinstance(acquisitions, Sequence) or not acquisitions:
-        raise InputError(
-            f"acquisitions is {acquisitions!r:.100}; it must be a list of at least one rule, as ['random']"
-        )
+        raise InputError(f"acquisitions is {acquisitions!r:.100}; it must be a list of rules, such as ['random']")
     for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions):
         if not callable(rule) or isinstance(rule, type):
-            raise InputError(f"an acquisition is {rule!r:.100}; it must be a name, or a function of a View and k")
+            raise InputError(f"an acquisition is {rule!r:.100}; it must be a name, or a function of (view, k)")
         yield rule
 
 
@@ -307,7 +286,7 @@ class Round(NamedTuple):
 
 
 def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k: int = 1) -> Iterator[Epoch | Round]:
-    """Run rounds of fit, test and acquire; continues from the learner's round.
+    """Run rounds of fit, test and acquire, from the learner's round on; yield each `Epoch` and each finished `Round`.
 
     Args:
         learner: with its initial labels told (that is round 1).
@@ -315,13 +294,6 @@ def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k
         test: [R, m] indices of the held-out points of every replica.
         rounds: fits in all; one acquisition fewer.
         k: points acquired after each fit.
-
-    Yields:
-        `Epoch` after each epoch of a fit, `Round` after each round, when its chosen labels are told.
-
-    Raises:
-        InputError: before the first fit, where the pool is too small for the rounds, or a rule does not choose as many
-            points at once.
     """
     labels = np.asarray(y)
     if learner.round < rounds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,19 @@ import torch
 
 from explore import registry
 from explore.core.errors import InputError, check_range, listed, one_of, shown
-from explore.data.columns import Number
 from explore.data.reading import Cells, other_sheets
 from explore.data.table import cells_of
 from explore.data.targets import quantities
-from explore.images.reading import Inputs, read_inputs
+from explore.images.reading import read_inputs
 from explore.learning import saved
 from explore.learning.model import FittedModel
 from explore.learning.saved import ModelSettings, Names, Saved
-from explore.learning.transforms import Transform
+from explore.learning.scaling import Transform
 
 FAR = 10.0  # standard deviations from the mean beyond which a prediction is called extrapolated
 LEARNT = {
-    "log": "The targets were learnt as logarithms: means are medians, and deviations are those of the logarithm.",
-    "rank": "The targets were learnt as ranks: means are medians, and deviations are those of normal scores.",
+    "log": "The model was fitted to log targets: means are medians, and standard deviations are on the log scale.",
+    "rank": "The model was fitted to ranks: means are medians, and standard deviations are in normal scores.",
 }
 
 
@@ -38,21 +37,13 @@ class TableWarning(UserWarning):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """One of the fitted models of a run, with the names of its features and targets.
-
-    Attributes:
-        folder: of the run.
-        settings: those of the run that its models depend on.
-        saved: all models of the run.
-        which: the keys of this one, {"posterior": ..., "arm": ..., "trial": ...}.
-        fitted: the model itself, one replica, in arrays instead of tables.
-    """
+    """One of the fitted models of a run, with the names of its features and targets."""
 
     folder: Path
-    settings: ModelSettings
-    saved: Saved
-    which: dict[str, Any]
-    fitted: FittedModel
+    settings: ModelSettings  # those of the run that its models depend on
+    saved: Saved  # all models of the run
+    which: dict[str, Any]  # the keys of this one, {"posterior": ..., "arm": ..., "trial": ...}
+    fitted: FittedModel  # one replica; it takes and returns arrays instead of tables
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -80,19 +71,16 @@ class LoadedRun:
         if len(self.saved.models) > 1:
             parts[0] += f" (others: {listed(set(self.saved.models) - {parts[0]})})"
         worth, data = self.fitted.posterior.stands_for(1), float(self.fitted.state.common.n_data)
-        each = f", each counted for {worth:g}" if worth != 1 else ""
+        each = f", each counted as {worth:g}" if worth != 1 else ""
         return f"{', '.join(parts)}; fitted to {round(data / worth)} examples{each}"
 
     def predict(
-        self,
-        table: pd.DataFrame | str | os.PathLike[str],
-        level: float | None = None,
-        quantiles: Sequence[float] = (),
-        sheet: str | None = None,
-    ) -> pd.DataFrame:
+        self, table: pd.DataFrame | str | os.PathLike[str], level: float | None = None,
+        quantiles: Sequence[float] = (), sheet: str | None = None,
+    ) -> pd.DataFrame:  # fmt: skip
         """Predict the rows of a table, which has the columns of the features, in any order.
 
-        Warns of imputed cells and unknown columns, see `TableWarning`.
+        A `TableWarning` tells of imputed cells and unknown columns.
 
         Args:
             table: a data frame, or a file as `load_table` takes it; for a run on images an image, a folder of
@@ -102,27 +90,37 @@ class LoadedRun:
             sheet: of an Excel file; None: the first.
 
         Returns:
-            A row for each of the table, with its index where it is a data frame. Regression: `mean`, `low` and `high`
-            (which hold the target with probability `level`), the standard deviations `epistemic` and `noise`, and
-            `q0.05` for a quantile; behind each name `_TARGET` where there are several targets. Classes: `p_NAME` of
-            each, the likeliest `class`, and in nats the `entropy` of the prediction and the mutual `information` of
-            class and weights. Of targets that were learnt as logarithms or ranks `mean` is the median,
-            and the deviations are in that scale.
+            A row for each of the table, with the index of a data frame. Regression: `mean`, `low` and `high` (the
+            target lies between with probability `level`), the standard deviations `epistemic` and `noise`, and `q0.05`
+            for a quantile; each name ends with `_TARGET` if there are several targets. If targets were learnt as
+            logarithms or ranks, `mean` is the median, and the deviations are in that scale. Classes: `p_NAME` of each,
+            the likeliest `class`, and in nats the `entropy` of the prediction and the mutual `information` of class
+            and weights.
 
         Raises:
             InputError: when a column is missing, or a cell is not of its column's kind.
         """
-        if self.images:
-            names, pixels, note = self.pictures(table)
-            if note:
-                warnings.warn(note, TableWarning, stacklevel=2)
-            return self.predictions(pixels, level, quantiles).set_axis(pd.Index(names, name="image"))
-        cells = cells_of(table, self.settings.decimal, sheet)
-        x, notes = self.inputs(cells)
+        cells, x, notes = self.read(table, sheet)
         for note in notes:
             warnings.warn(note, TableWarning, stacklevel=2)
         frame = self.predictions(x, level, quantiles)
+        if self.images:
+            return frame.set_axis(pd.Index(cells.columns["image"], name="image"))
         return frame.set_axis(table.index) if isinstance(table, pd.DataFrame) else frame
+
+    def read(self, table: Any, sheet: str | None = None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
+        """Read a table, or images with a table of their names; return it with the inputs of the model, and notes."""
+        if not self.images:
+            cells = cells_of(table, self.settings.decimal, sheet)
+            return cells, *self.inputs(cells)
+        if sheet is not None:
+            raise InputError("sheet (--sheet) applies to tables only. Leave it out for images")
+        if not isinstance(table, str | os.PathLike):
+            raise InputError(f"this run predicts images: pass a file or folder of images; got {shown(table)}")
+        if not Path(table).exists():
+            raise InputError(f"{table} does not exist")
+        names, x, note = read_inputs(Path(table), self.fitted.shape)  # type: ignore[arg-type]
+        return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
 
     def inputs(self, cells: Cells) -> tuple[np.ndarray, tuple[str, ...]]:
         """Return rows as model inputs [P, D], and notes on imputed cells and ignored columns."""
@@ -144,13 +142,13 @@ class LoadedRun:
         if self.saved.transform.kind != "none":
             notes = (*notes, LEARNT[self.saved.transform.kind])
         if new := [name for name in cells.columns if name not in expected]:
-            notes = (*notes, f"Columns that the model does not know are not used: {listed(new, 5)}.")
+            notes = (*notes, f"Ignored columns that the model was not trained on: {listed(new, 5)}.")
         return x, (*notes, *self._extrapolated(x))
 
     def _extrapolated(self, x: np.ndarray) -> Iterator[str]:
         """Yield a sentence on each column of numbers in which rows [P, D] are far from the training data."""
         schema, scales = self.saved.schema, self.fitted.scales.x
-        numbers = self.features if schema is None else [c.name for c in schema.columns if isinstance(c, Number)]
+        numbers = self.features if schema is None else [c.name for c in schema.columns if c.kind == "number"]
         mean, scale = (moment.flatten().double().cpu().numpy() for moment in scales)
         if not mean.any() and (scale == 1).all():  # not standardised: the training data are unknown
             return
@@ -158,18 +156,10 @@ class LoadedRun:
         for i in np.flatnonzero((apart > FAR).any(0)):
             if (name := self.features[i]) in numbers:
                 yield (
-                    f"{shown(name)} of {(apart[:, i] > FAR).sum()} of {len(x)} rows is more than {FAR:g} standard "
-                    f"deviations from what the model has learnt from ({mean[i]:.4g} ± {scale[i]:.4g}), up to "
-                    f"{x[apart[:, i].argmax(), i]:.6g}: what is predicted there is extrapolated."
+                    f"{shown(name)}: {(apart[:, i] > FAR).sum()} of {len(x)} rows are more than {FAR:g} standard "
+                    f"deviations from the training data ({mean[i]:.4g} ± {scale[i]:.4g}), up to "
+                    f"{x[apart[:, i].argmax(), i]:.6g}; their predictions are extrapolated."
                 )
-
-    def pictures(self, path: Any) -> Inputs:
-        """Return images with their names, as the model takes them."""
-        if not isinstance(path, str | os.PathLike):
-            raise InputError(f"a run on images predicts images, in a file or a folder; got {shown(path)}")
-        if not Path(path).exists():
-            raise InputError(f"there is no {path}")
-        return read_inputs(Path(path), self.fitted.shape)  # type: ignore[arg-type]
 
     def predictions(self, x: np.ndarray, level: float | None = None, quantiles: Sequence[float] = ()) -> pd.DataFrame:
         """Predict inputs [P, D], see `predict`."""
@@ -177,18 +167,14 @@ class LoadedRun:
 
 
 def predictions(
-    fitted: FittedModel,
-    names: Names,
-    transform: Transform,
-    x: np.ndarray,
-    level: float | None = None,
+    fitted: FittedModel, names: Names, transform: Transform, x: np.ndarray, level: float | None = None,
     quantiles: Sequence[float] = (),
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Predict inputs [P, D] for transformed targets; see `LoadedRun.predict`."""
     if names.classes:
         if quantiles or level is not None:
-            asked = "quantiles" if quantiles else "intervals"
-            raise InputError(f"classes have probabilities, not {asked}; leave --quantiles and --level out")
+            option = "quantiles" if quantiles else "level"
+            raise InputError(f"a classification predicts probabilities only. Leave out {option} (--{option})")
         p, entropy, information = map(_of_one, fitted.predict_classes(x))
         columns = {f"p_{name}": p[:, i] for i, name in enumerate(names.classes)}
         columns |= {"class": np.array(names.classes, object)[p.argmax(1)]}
@@ -199,16 +185,11 @@ def predictions(
     moments, undo = fitted.predict(x), transform.undo
     middle, low, high, *more = (undo(_of_one(q)) for q in fitted.quantiles(x, levels))
     mean = _of_one(moments.mean) if transform.kind == "none" else middle
-    parts = {"mean": mean, "low": low, "high": high}
-    parts |= {"epistemic": _of_one(moments.epistemic), "noise": _of_one(moments.noise)}
+    deviations = {"epistemic": _of_one(moments.epistemic), "noise": _of_one(moments.noise)}
+    parts = {"mean": mean, "low": low, "high": high} | deviations
     parts |= {f"q{q:g}": values for q, values in zip(quantiles, more, strict=True)}
-    return pd.DataFrame(
-        {
-            names.of(name, target): values[:, o]
-            for o, target in enumerate(names.targets or ("",))
-            for name, values in parts.items()
-        }
-    )
+    targets = enumerate(names.targets or ("",))
+    return pd.DataFrame({names.of(name, t): values[:, o] for o, t in targets for name, values in parts.items()})
 
 
 def _of_one(values: torch.Tensor) -> np.ndarray:
@@ -218,15 +199,9 @@ def _of_one(values: torch.Tensor) -> np.ndarray:
 
 
 def load_run(
-    folder: str | os.PathLike[str],
-    *,
-    posterior: str | None = None,
-    arm: str | None = None,
-    trial: int | None = None,
-    split: int | None = None,
-    trust: Sequence[str] = (),
-    device: str | torch.device = "cpu",
-) -> LoadedRun:
+    folder: str | os.PathLike[str], *, posterior: str | None = None, arm: str | None = None, trial: int | None = None,
+    split: int | None = None, trust: Sequence[str] = (), device: str | torch.device = "cpu",
+) -> LoadedRun:  # fmt: skip
     """Load a finished run of `explore active`, `classify` or `compare`, or a campaign of `explore suggest`, to predict.
 
     A run has many fitted models. The default is the first one: of the first posterior that was compared, of the
@@ -244,29 +219,22 @@ def load_run(
     Raises:
         InputError: when it is no such run, has no such model, is damaged, or needs a module that is not trusted.
     """
-    keys = {"posterior": posterior, "arm": arm, "trial": trial, "split": split}
-    return select(Path(folder), trust, keys, str(device))
-
-
-def select(folder: Path, trusted: Sequence[str], which: Mapping[str, Any], device: str) -> LoadedRun:
-    """Load the model of a run that matches `which`; None matches any."""
-    content = saved.read(folder, trusted, device)
-    asked = {key: value for key, value in which.items() if value is not None}
-    posterior = asked.pop("posterior", next(iter(content.models)))
+    folder = Path(folder)
+    content = saved.read(folder, trust, str(device))
     labels = {registry.hyphened(name): name for name in content.models}  # candidates of a grid name settings, too
-    posterior = labels.get(registry.hyphened(posterior), posterior)
-    if posterior not in content.models:
-        raise one_of(f"posterior of {folder}", posterior, content.models)
-    replicas = list(range(len(content.replicas)))
-    for key, value in asked.items():
+    wanted = next(iter(content.models)) if posterior is None else posterior
+    if (label := labels.get(registry.hyphened(wanted))) is None:
+        raise one_of(f"posterior of {folder}", wanted, content.models)
+    replicas = list(enumerate(content.replicas))
+    for key, value in (("arm", arm), ("trial", trial), ("split", split)):
+        if value is None:
+            continue
         if key not in content.replicas[0]:
-            raise InputError(
-                f"{folder} has no {key}; select its models by {listed(['posterior', *content.replicas[0]])}"
-            )
-        matching = [r for r in replicas if content.replicas[r][key] == value]
+            keys = listed(["posterior", *content.replicas[0]])
+            raise InputError(f"{folder} has no {key} to select; select models by {keys}")
+        matching = [(r, replica) for r, replica in replicas if replica[key] == value]
         if not matching:
-            raise one_of(f"{key} of {folder}", str(value), {content.replicas[r][key] for r in replicas})
+            raise one_of(f"{key} of {folder}", str(value), {replica[key] for _, replica in replicas})
         replicas = matching
-    fitted = content.models[posterior].replica(replicas[0])
-    settings = saved.settings_of(folder, trusted)
-    return LoadedRun(folder, settings, content, {"posterior": posterior, **content.replicas[replicas[0]]}, fitted)
+    (r, replica), settings = replicas[0], saved.settings_of(folder, trust)
+    return LoadedRun(folder, settings, content, {"posterior": label, **replica}, content.models[label].replica(r))

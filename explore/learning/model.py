@@ -21,9 +21,8 @@ from explore.inference.predict import ClassPrediction, Predictor, filled
 from explore.learning.calibration import held_out_factors
 from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
-from explore.learning.inputs import RawInputs, StandardisedInputs, examples, labels, numbers
 from explore.learning.pool import Pool, Scales, at_zero
-from explore.learning.scaling import Standardiser
+from explore.learning.scaling import RawInputs, StandardisedInputs, Standardiser, examples, labels, numbers
 
 WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
 
@@ -41,8 +40,8 @@ class Prediction(NamedTuple):
 class FittedModel:
     """R replicas of a posterior that were fitted side by side, each with its own scales.
 
-    It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. Their random
-    numbers come from a stream that `seed` and `round` name, so that the same question has the same answer.
+    It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise, from a stream that
+    `seed` and `round` name, so that the same question has the same answer.
     """
 
     posterior: Predictive  # its settings, with the net and the likelihood
@@ -82,7 +81,7 @@ class FittedModel:
             seed: root of all random numbers.
             standardise: inputs by their mean and deviation ("labelled"), or not at all ("none", and always for images,
                 which must not be bytes then). A net that is `trained` needs "none", which also leaves targets as they
-                are. If a feature is constant here, other values of it change no prediction.
+                are.
             calibrate: the share of the examples, at most 0.5, held out of another fit, to which one factor on the
                 predictive variance is fitted; 0 for none. It takes as long as the fit.
             device: where to compute.
@@ -91,9 +90,6 @@ class FittedModel:
         Raises:
             InputError: for numbers that are not finite or do not fit the net, invalid classes, or calibrated classes.
             Failure: where the fit failed, as with steps that are far too long.
-
-        Warns:
-            InitialCurvatureWarning: where most of the posterior's curvature is still its start.
         """
         check_made(posterior)
         check_count("samples", samples)
@@ -108,7 +104,7 @@ class FittedModel:
             (factor,) = held_out_factors([posterior], *data, stream, calibrate, samples)
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state
         if not bool(state.common.alive.all()):
-            raise Failure("the fit failed and was stopped where it stood; take shorter steps (lr) or another posterior")
+            raise Failure("the fit diverged. Lower the learning rate (lr), or use another posterior")
         model = FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed, factor=factor)
         if note := curvature_note(model.initial_curvature_share.tolist()):
             warnings.warn(note, InitialCurvatureWarning, stacklevel=2)
@@ -146,7 +142,7 @@ class FittedModel:
     def predict(self, x: Any) -> Prediction:
         """Mean and standard deviations of a regression at inputs x [P, ...]."""
         if self.posterior.likelihood.discrete:
-            raise InputError("classes have probabilities, not a mean; use probabilities(x)")
+            raise InputError("a classification has no mean. Use probabilities(x)")
         predictor, y = self.predictor(), self.scales.y
         mean, variance, noise = predictor.label_moments(self._standardised(x))
         epistemic, total = variance.sqrt() * y.scale, (variance + noise).sqrt() * y.scale
@@ -155,7 +151,7 @@ class FittedModel:
     def quantiles(self, x: Any, levels: Sequence[float]) -> Float[Tensor, "K R P O"]:
         """Marginal quantiles of the target at these levels, for each input x [P, ...]."""
         if self.posterior.likelihood.discrete:
-            raise InputError("classes have probabilities, not quantiles; use probabilities(x)")
+            raise InputError("a classification has no quantiles. Use probabilities(x)")
         levels = levels.tolist() if isinstance(levels, Tensor | np.ndarray) else levels
         if not isinstance(levels, Sequence) or not len(levels):
             raise InputError(f"levels is {levels!r}; it must be a list of at least one number in (0, 1)")
@@ -175,7 +171,7 @@ class FittedModel:
     def below(self, x: Any, y: Any) -> Float[Tensor, "R P O"]:
         """The probability that the target at each of the inputs x [P, ...] lies below a number y, [P, O] ([P])."""
         if self.posterior.likelihood.discrete:
-            raise InputError("classes have probabilities, not numbers below which they lie; use probabilities(x)")
+            raise InputError("below() applies to regression only. Use probabilities(x)")
         predictor, thresholds = self.predictor(), self._targets(x, numbers(y, "threshold")).unsqueeze(0)
 
         def below(part: slice, out: Tensor) -> Tensor:
@@ -186,16 +182,12 @@ class FittedModel:
         return filled(((part, (below(part, out),)) for part, out in outputs), len(x))[0]
 
     def evaluate(self, x: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
-        """Metrics in original units on test points x [P, ...] and their labels y, as `fit` takes them.
-
-        Regression: `rmse`, `log_likelihood` of the mixture at each point, `coverage_95`; classes: `error`,
-        `log_likelihood`; both: `epistemic`. See `Predictor.evaluate`.
-        """
+        """Return metrics in original units on test points x [P, ...] and their labels y, see `Predictor.evaluate`."""
         inputs, width = self._standardised(x), self._width
         values = labels(y, width if self.posterior.likelihood.discrete else 0, self.rng.device)
         if self.posterior.likelihood.discrete:
             if values.numel() != len(x):
-                raise InputError(f"class labels come as [{len(x)}]; got {list(values.shape)}")
+                raise InputError(f"class labels must have shape [{len(x)}]; got {list(values.shape)}")
             return self.predictor().evaluate(inputs, values.flatten().expand(self.replicas, -1))
         scale = self.scales.y.scale.expand(self.replicas, 1, width)
         targets = self.scales.y.apply(self._targets(x, values), self.rng.dtype)
@@ -211,7 +203,9 @@ class FittedModel:
         """Check that there is one number for each point and output."""
         shape = [len(x), self._width]
         if list(values.shape) != shape and not (shape[1] == 1 and list(values.shape) == shape[:1]):
-            raise InputError(f"numbers for these inputs come as {shape}; got {list(values.shape)}")
+            raise InputError(
+                f"y must have shape {shape}, one number for each input and output; got {list(values.shape)}"
+            )
         return values.to(self.rng.device, torch.float64).reshape(shape)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
@@ -221,17 +215,11 @@ class FittedModel:
     def predict_classes(self, x: Any) -> ClassPrediction:
         """Class probabilities, with their entropy and their mutual information with the weights, in nats."""
         if not self.posterior.likelihood.discrete:
-            raise InputError("a regression has no class probabilities; use predict(x)")
+            raise InputError("a regression has no class probabilities. Use predict(x)")
         return self.predictor().classes(self._standardised(x))
 
     def sample(self, x: Any, n: int) -> Tensor:
-        """Draw n joint samples of the targets at x [P, ...]: one net for all points of each, noise for every point.
-
-        A posterior with fewer nets uses them in turn.
-
-        Returns:
-            [R, n, P, O], or class indices [R, n, P].
-        """
+        """Draw n joint samples of targets [R, n, P, O] or classes [R, n, P] at x [P, ...], one net for all points."""
         predictor = self.predictor(n)
         turn = torch.arange(n, device=self.rng.device) % predictor.samples
         noise = tree.map_tensors(lambda t: t[:, turn], predictor.noise)
@@ -245,11 +233,11 @@ class FittedModel:
     def _standardised(self, x: Any) -> StandardisedInputs:
         """Check inputs (images scaled by channel must be bytes), and standardise them on demand."""
         inputs = RawInputs(x, self.rng)
-        inputs.check_shape(self.shape, "that were fitted")
+        inputs.check_shape(self.shape, "the training inputs")
         values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
         checked = by_channel and values.dtype != torch.uint8
         if checked and bool(((values < 0) | (values > 255) | (values != values.round())).any()):
-            raise InputError("images come as they are in files, whole numbers from 0 to 255; the model scales them")
+            raise InputError("images must be whole numbers from 0 to 255; the model scales them")
         points = torch.arange(len(inputs), device=self.rng.device).expand(self.replicas, -1)
         return StandardisedInputs(inputs, points, self.scales.x, self.rng.dtype)
 
@@ -265,13 +253,7 @@ class FittedModel:
     def from_state_dict(
         posterior: Predictive, saved: Mapping[str, Any], device: str | torch.device = "cpu"
     ) -> FittedModel:
-        """Undo `state_dict` exactly, given the same posterior.
-
-        Raises:
-            InputError: when the posterior has another class, net, likelihood or setting (epochs apart), or its net
-                prints alike and computes something else. A state of an older version, which describes none, is refused
-                where its tensors do not fit.
-        """
+        """Undo `state_dict` exactly; refuse a posterior of another class, net, likelihood or setting (but epochs)."""
         rng = Rng(0, device)
         try:
             state = {name[6:]: t for name, t in saved.items() if name.startswith("state.")}
@@ -283,17 +265,14 @@ class FittedModel:
             factor = saved["factor"].to(device) if "factor" in saved else None
             probed = None if saved.get("net") is None else saved["net"].float()
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
-            raise InputError(f"this is no saved model ({error!r}); FittedModel.state_dict makes one") from None
+            raise InputError(f"not a saved model ({error!r}). Pass the result of FittedModel.state_dict()") from None
         check_same(texts, dict(described("posterior", posterior)))
         like = posterior.init(n_data, replicas, Rng(0, rng.device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
         restored = tree.restore(like, _noise_by_output(state, tree.save(like)))
         model = FittedModel(posterior, restored, scales, shape, factor=factor, **whole)
         if probed is not None and not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
-            raise InputError(
-                "the saved model does not belong here: its net has the layers of the one given, but computes something "
-                "else with the same weights; give the posterior that was fitted"
-            )
+            raise InputError("the saved model's network has another forward(). Pass the posterior that was fitted")
         return model
 
 
@@ -310,4 +289,4 @@ def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) ->
 def check_made(posterior: Any) -> None:
     """Refuse anything but a posterior, such as its name."""
     if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
-        raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")
+        raise InputError(f"posterior is a {type(posterior).__name__}. Create one with explore.posterior(name, ...)")

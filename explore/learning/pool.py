@@ -13,14 +13,13 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.errors import InputError, counted, one_of
+from explore.core.errors import InputError, one_of
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.base import Predictive
 from explore.inference.predict import parts
 from explore.learning import identity
-from explore.learning.inputs import RawInputs, StandardisedInputs, labels
-from explore.learning.scaling import UNSCALED, Standardiser
+from explore.learning.scaling import UNSCALED, RawInputs, StandardisedInputs, Standardiser, labels
 from explore.nets.likelihoods import check_logits
 
 FORMAT = 2  # of a state_dict
@@ -35,24 +34,7 @@ class Scales(NamedTuple):
 
 
 class Pool:
-    """P points, for each of T trials a subset; R = T * arms, arm by arm.
-
-    Args:
-        posterior: its net and likelihood determine what a label is.
-        x: [P, ...] inputs, which must be finite and fit the net.
-        allowed: [T, P] which points may ever be chosen; None: all.
-        trials: T.
-        arms: their names.
-        standardise: see `ActiveLearner`.
-        rng: the root of the experiment.
-
-    Attributes:
-        allowed: [R, P].
-        mask: [R, P] the allowed points without a label.
-        points: [R, n] those with one, in the order of labelling.
-        y: [R, n, O], or [R, n] class indices; None before the first.
-        round: the number of `tell` calls.
-    """
+    """P points, for each of T trials a subset; R = T * arms, arm by arm. See `ActiveLearner` for its arguments."""
 
     def __init__(
         self,
@@ -68,20 +50,16 @@ class Pool:
             raise one_of("standardise", standardise, STANDARDISE)
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
-            raise InputError(
-                "a trained network knows inputs and targets as it was trained on them; give standardise='none', which "
-                "leaves both as they are"
-            )
+            raise InputError("a pretrained network (trained=True) expects raw data. Pass standardise='none'")
         self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng)
         self.x = self._raw.x
         if self.x.dtype == torch.uint8 and self.x.dim() > 2 and standardise in ("labelled", "pool"):
             raise InputError(
-                "images are not standardised here, and these are bytes; give numbers whose channels have mean 0 and "
-                "deviation 1, or standardise='none' to take 0 to 255 as they are"
+                "uint8 images are not standardised. Scale each channel yourself, or pass standardise='none'"
             )
         if not len(self._raw):
-            raise InputError("a pool needs at least one point, [points, ...]")
+            raise InputError("a pool must have shape [points, ...] with at least one point")
         likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
         check_logits(likelihood, out)
         width = likelihood.mean(out).shape[-1]
@@ -89,15 +67,15 @@ class Pool:
         self._scaled = likelihood.scaling == "affine" and not self._trained  # whether targets are standardised
         self._partial = bool(getattr(likelihood, "partial", False))  # whether labels may be NaN in some outputs
         self.allowed: Bool[Tensor, "R P"] = _mask(allowed, trials, len(self.x)).to(rng.device).repeat(len(arms), 1)
-        self.mask, self.replicas = self.allowed, len(self.allowed)
+        self.mask, self.replicas = self.allowed, len(self.allowed)  # the allowed points without a label
         self.points: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
-        self.y: Tensor | None = None
-        self.round = 0
+        self.y: Tensor | None = None  # [R, n, O], or [R, n] class indices, in the order of `points`
+        self.round = 0  # the number of `tell` calls
 
     def like(self, x: Any) -> RawInputs:
         """Check that other inputs have the shape of the pool's."""
         inputs = RawInputs(x, self._rng)
-        inputs.check_shape(tuple(self.x.shape[1:]), "of the pool")
+        inputs.check_shape(tuple(self.x.shape[1:]), "the pool")
         return inputs
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
@@ -109,13 +87,15 @@ class Pool:
         """Add labels, see `ActiveLearner.tell`."""
         points, values = self.free(indices), labels(y, self._classes, self._rng.device, self._partial)
         if not points.numel() or values.numel() != points.numel() * self._outputs:
-            raise InputError(f"{points.numel()} points cannot have {values.numel()} labels; each has {self._outputs}")
+            raise InputError(
+                f"got {values.numel()} labels for {points.numel()} points; each point needs {self._outputs}"
+            )
         shape, values = list(values.shape), self._shaped(values, *points.shape)
         # In another order of axes the labels would be shuffled among the points.
         if [n for n in shape if n > 1] != [n for n in values.shape if n > 1]:
-            raise InputError(f"the labels of these points come as {list(values.shape)}; got {shape}")
+            raise InputError(f"labels must have shape {list(values.shape)}; got {shape}")
         if self._partial and values.isnan().all(-1).any():
-            raise InputError("a label is NaN in all its outputs; leave out points without measurements")
+            raise InputError("a point has NaN in all outputs. Leave out points without measurements")
         self.mask = self.mask.scatter(1, points, False)
         self.points = torch.cat([self.points, points], 1)
         self.y = values if self.y is None else torch.cat([self.y, values], 1)
@@ -125,21 +105,25 @@ class Pool:
         """Check that each replica's points are available and unique."""
         points, replicas = self._indices(indices), self.replicas
         if replicas > 1 and (points.dim() != 2 or len(points) != replicas):
-            raise InputError(f"the points of {replicas} replicas come as [{replicas}, k]; got {list(points.shape)}")
+            raise InputError(
+                f"indices must have shape [{replicas}, k] for {replicas} replicas; got {list(points.shape)}"
+            )
         points = points.reshape(replicas, points.numel() // replicas)
         fresh = self.mask.gather(1, points)
         if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
             bad = points[~fresh].tolist() or points.tolist()
-            raise InputError(f"points {bad} are labelled already, held out for testing, or named twice")
+            raise InputError(f"points {bad} are not available: they are already labelled, not allowed, or repeated")
         return points
 
     def test(self, indices: Any, y: Any, scales: Scales) -> Batch:
         """Standardise some points [R, m]; y are the labels of the whole pool."""
         points, values, n = self._indices(indices), labels(y, self._classes, self._rng.device), len(self.x)
         if points.dim() != 2 or len(points) != self.replicas or not points.numel():
-            raise InputError(f"test points come as [{self.replicas}, m]; got {list(points.shape)}")
+            raise InputError(f"test indices must have shape [{self.replicas}, m]; got {list(points.shape)}")
         if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
-            raise InputError(f"y holds the labels of all {n} points, {self._outputs} each; got {list(values.shape)}")
+            raise InputError(
+                f"y must have the labels of all {n} points, {self._outputs} each; got shape {list(values.shape)}"
+            )
         return Batch(self.inputs(points, scales), self._targets(self._shaped(values, n)[points], scales))
 
     def _indices(self, indices: Any) -> Tensor:
@@ -147,9 +131,9 @@ class Pool:
         try:
             points = self._rng.tensor(indices)
         except (TypeError, ValueError):
-            raise InputError("indices of points must be whole numbers") from None
+            raise InputError("indices must be whole numbers") from None
         if points.numel() and (points.dtype == torch.bool or points.is_floating_point() or points.is_complex()):
-            raise InputError(f"indices of points must be of an integer type; got {points.dtype}")
+            raise InputError(f"indices must have an integer type; got {points.dtype}")
         if points.numel() and not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
             raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         return points.long()
@@ -160,7 +144,7 @@ class Pool:
     def scales(self) -> Scales:
         """The scales of the labelled points; input scales follow `standardise`."""
         if self.y is None:
-            raise InputError("no labels yet; call tell() before ask()")
+            raise InputError("no labels yet. Call tell() before ask()")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit
         x, y = UNSCALED, fit(self.y) if self._scaled else UNSCALED
         if isinstance(self._standardise, Standardiser):
@@ -177,11 +161,7 @@ class Pool:
 
     @cached_property
     def _spread(self) -> Float[Tensor, "1 D"]:
-        """The scale of a column constant among the labelled points: the whole pool's, at least 1.
-
-        In units of 1, a pressure of 200000 would be far from others of 101325. A column that is constant in the pool,
-        too, tells nothing about any other value.
-        """
+        """The scale of a column constant among the labelled points: the whole pool's, at least 1."""
         chunks = list(parts(len(self._raw), self.x.shape[1]))
         return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
 
@@ -208,11 +188,7 @@ class Pool:
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None
     ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
-        """The points that an arm may choose, which of them exist, and a uniform number for each.
-
-        Where a trial has fewer than another, its first point fills the places of missing ones. The numbers are drawn
-        for all points of the pool and are the same in every arm, so that no point's number depends on others.
-        """
+        """Return the points that an arm may choose, which of them exist, and uniform numbers, the same in every arm."""
         mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
         points = _first(mask)[:, : int(mask.sum(1).max())]
         present = mask.gather(1, points)
@@ -236,17 +212,15 @@ class Pool:
         """Load labels, see `ActiveLearner.load_state_dict`."""
         if "format" not in saved or int(saved["format"]) != FORMAT:
             raise InputError(
-                "the saved learner is of another version of explore; tell its labels, saved['y'] of the points "
-                "saved['labelled'], to a new one"
+                "the saved learner was written by another version. Create a new one and tell() it the labels"
             )
         before, now = tree.to_plain(saved["meaning"]), self._meaning()
         if before != now:
             a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
-            raise InputError(f"the saved learner has {a}, this one {b}")
+            raise InputError(f"the saved learner has different settings: {a}, this one {b}")
         if not np.array_equal(saved["pool"].cpu().numpy(), self._digest):
             raise InputError(
-                "the saved learner's pool has other points than this one, or others may be chosen; "
-                "only the order of the points may differ"
+                "the saved learner has a different pool. Pass the same points; only their order may differ"
             )
         places = saved["labelled"].to(self._rng.device)
         self.points = identity.find(saved["fingerprints"].cpu().numpy(), places, self._prints, self.allowed)
@@ -294,7 +268,6 @@ def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)
     if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, points):
         raise InputError(
-            f"allowed is true or false for {counted(trials, 'trial')} and {counted(points, 'point')}, "
-            f"[{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}"
+            f"allowed must be a boolean array of shape [{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}"
         )
     return torch.as_tensor(mask)

@@ -20,15 +20,15 @@ import numpy as np
 
 from explore.campaign.log import NAME as LOG
 from explore.core import files
-from explore.core.errors import InputError, listed
+from explore.core.errors import InputError
 from explore.data import Schema, packed
 from explore.data.base import Task
 from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.learning import build, trust
 from explore.learning.model import FittedModel
-from explore.learning.transforms import Transform
-from explore.runs.recorded import Values, read_config, read_part, recorded, run_id
+from explore.learning.scaling import Transform
+from explore.runs.recorded import Values, read_part, run_id
 
 MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"
 FORMAT = 1
@@ -71,7 +71,7 @@ class Candidate:
     chosen: Values  # values of a grid, also of likelihood.KEY
 
     def noise(self, shared: Values) -> Values:
-        """Return the settings of its likelihood: the shared ones, and those of a grid."""
+        """Return the settings of its likelihood: the shared ones and the grid's."""
         values = {k.removeprefix(LIKELIHOOD): v for k, v in self.chosen.items() if k.startswith(LIKELIHOOD)}
         return dict(shared) | values
 
@@ -117,14 +117,7 @@ class ModelSettings:
 
 def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
     """Read the settings of a run that keeps models, unless they name modules that are not trusted."""
-    trust.check_links(folder)
-    command = recorded(folder)["command"]
-    if command not in COMMANDS:
-        raise InputError(
-            f"{folder} is a run of explore {command}, which keeps no model of a table; those of {listed(COMMANDS)} do"
-        )
-    settings = recorded(folder) if command == "suggest" else read_config(folder)["settings"]
-    trust.check(folder, settings, trusted)
+    settings = trust.settings(folder, COMMANDS, trusted)
     return read_part(ModelSettings, settings, str(folder / "config.json"))
 
 
@@ -148,17 +141,10 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
 
 
 def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
-    """Read what `write` wrote, for a device.
-
-    Raises:
-        InputError: when a file is missing, damaged, of another run or other settings, or names modules that are not
-            trusted.
-    """
+    """Read what `write` wrote, for a device; refuse damaged files, files of another run, and untrusted modules."""
     settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
-        raise InputError(
-            f"{folder} has no {MODEL}; it is written when a run has finished, so finish it with --resume, or start over"
-        )
+        raise InputError(f"{folder} has no {MODEL}: the run is unfinished. Finish it with --resume, or start over")
     content = _load(folder)
     try:
         names = Names(*(tuple(map(str, content[key])) for key in ("features", "targets", "classes")))
@@ -167,14 +153,16 @@ def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
         columns, transform = json.loads(content["schema"]), Transform.from_json(content["transform"])
         schema = None if columns is None else Schema.from_json(columns)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # and InputError
-        raise InputError(f"{path} is damaged: it is no saved model ({error!r})") from None
+        raise InputError(f"{path} is damaged: not a saved model ({error!r})") from None
     models = {}
     for name, state in states.items():
         if name not in (settings.posteriors or [settings.posterior]):
-            raise InputError(f"{path} does not belong to {folder / 'config.json'}: that names no posterior {name}")
+            raise InputError(
+                f"{path} has a posterior {name}, which config.json does not list: the files are of different runs"
+            )
         models[name] = FittedModel.from_state_dict(settings.build(name, state, names), state, device)
         if models[name].replicas != len(replicas):
-            raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")
+            raise InputError(f"{path} is damaged: it lists {len(replicas)} replicas, but has {models[name].replicas}")
     return Saved(names, replicas, models, schema, transform)
 
 
@@ -184,7 +172,7 @@ def probabilities(folder: Path) -> dict[str, np.ndarray]:
     try:
         arrays, _ = packed.arrays(path)
     except (OSError, InputError) as error:
-        raise InputError(f"{path} is gone or damaged ({error})") from error
+        raise InputError(f"{path} is missing or damaged ({error})") from error
     files.check_run(path, str(arrays.get("run", "")), _run(folder, PROBABILITIES))
     return arrays
 
@@ -202,14 +190,11 @@ def _load(folder: Path) -> Any:
 
 
 def _run(folder: Path, name: str) -> str:
-    """Return the id that a file must have; warn where an earlier version gave none.
-
-    For a campaign the command itself warns, when it opens the log.
-    """
+    """Return the run's id, which its files must have; warn if an earlier version gave none (a campaign's log does)."""
     if not (run := run_id(folder)) and not (folder / LOG).exists():
         warnings.warn(
-            f"{folder} is of an earlier version of explore, whose files do not say of which run they are; make sure "
-            f"that its {name} is its own",
+            f"{folder} was written by an older version, whose files carry no run id. Make sure that {name} "
+            "is of this run",
             stacklevel=4,
         )
     return run
@@ -222,5 +207,5 @@ def location(folder: Path) -> str:
 
 
 def replicas(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """Return the keys of replicas, the first of which changes slowest."""
+    """Return one dict per replica, the product of the values; the first key changes slowest."""
     return tuple(dict(zip(values, each, strict=True)) for each in itertools.product(*values.values()))

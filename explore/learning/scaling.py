@@ -1,15 +1,22 @@
-"""Standard scores, on which networks are trained."""
+"""Inputs and labels as users pass them, and the scales in which they are learnt: standard scores, and `Transform`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from explore.core.errors import UNITS, InputError, extreme
+from explore.core.errors import UNITS, InputError, extreme, shown
+from explore.core.rng import Rng
+
+ROWS = 2**14  # that are checked together
 
 CENTRAL = 3.29  # standard deviations between the 5 % and the 95 % quantile of a Gaussian
 BOUND = 10.0  # robust scores beyond it grow as a logarithm
@@ -23,11 +30,7 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
-        """Fit to n examples, one at least; a constant column gets the scale `constant`.
-
-        With `math.inf` all its values become 0, also in new inputs: nothing could be learnt from it. A column with
-        a number that is not finite has no finite deviation; one whose squares double precision cannot hold is refused.
-        """
+        """Fit to n examples, one at least; a constant column gets the scale `constant` (`math.inf` makes it 0)."""
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
@@ -35,7 +38,7 @@ class Standardiser(NamedTuple):
         """Fit to values with NaN for missing; every column needs a value."""
         present = ~values.isnan()
         if not bool(present.any(-2).all()):
-            raise InputError("a target has no value yet; at least 1 of each is needed")
+            raise InputError("a target has no measured value. Every target needs at least one")
         low = torch.where(present, values, torch.inf).amin(-2, keepdim=True)
         high = torch.where(present, values, -torch.inf).amax(-2, keepdim=True)
         middle = values.nanmean(-2, keepdim=True).clamp(low, high)  # of a constant column exactly that
@@ -65,10 +68,9 @@ class Standardiser(NamedTuple):
     def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
         """Fit a centre and scale robust to outliers and rare events, for `bounded`.
 
-        The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of the
-        values that differ from it where that is larger, over that of a standard Gaussian. So a column of zeros and ones
-        has the same scale however rare the ones are. A column that is still constant gets the median scale of the
-        others, and at most that of zeros and ones: its first step is bounded, but could vanish under a larger scale.
+        The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of
+        values that differ from it where that is larger, over that of a standard Gaussian. A constant column gets the
+        median scale of the others, and at most that of zeros and ones.
         """
         double, limits = values.double(), torch.finfo(values.dtype)
         low, middle, high = double.quantile(double.new_tensor([0.05, 0.5, 0.95]), -2, keepdim=True)
@@ -85,7 +87,9 @@ class Standardiser(NamedTuple):
         """Convert units to standard scores [*R, n, D] of this type, which must be finite."""
         scores = ((values - self.mean) / self.scale).to(dtype)
         if not scores.isfinite().all():
-            raise InputError(f"an example is too far from the others to be standardised in {dtype}")
+            raise InputError(
+                f"an example is too far from the others to be standardised in {dtype}: it overflows. Remove outliers"
+            )
         return scores
 
     def undo(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -113,5 +117,155 @@ def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, T
         low = torch.minimum(low.to(values), values.amin(-2, keepdim=True))
         high = torch.maximum(high.to(values), values.amax(-2, keepdim=True))
     if not n:
-        raise InputError("no example to take the mean of; at least 1 is needed")
+        raise InputError("cannot standardise an empty array; at least 1 example is needed")
     return n, total / n, low, high
+
+
+class RawInputs:
+    """Inputs [P, ...] in their own units, finite; a memory map stays in its file. Features become double precision."""
+
+    def __init__(self, x: Any, rng: Rng):
+        values = numbers(x, "input")
+        self.x = values if isinstance(x, np.memmap) else values.to(rng.device)
+        self.shape = self.x.shape
+        self._device, self._dtype = rng.device, torch.float64 if values.dim() == 2 else rng.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0
+
+    def __getitem__(self, points: slice | Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
+        """Some inputs, [*n, ...]."""
+        part = self.x[points.to(self.x.device) if isinstance(points, Tensor) else points]
+        return part.to(self._device, self._dtype)
+
+    def check_shape(self, shape: tuple[int, ...], which: str) -> None:
+        """Refuse inputs of another shape than [n, *shape]; `which` has this shape."""
+        if not len(self) or tuple(self.shape[1:]) != shape:
+            expected = ", ".join(map(str, ("n", *shape)))
+            raise InputError(f"inputs must have shape [{expected}] like {which}; got {list(self.shape)}")
+
+
+class StandardisedInputs:
+    """Some points [R, C] of raw inputs as a tensor [R, C, ...], standardised on demand to this dtype."""
+
+    def __init__(self, raw: RawInputs, points: Int[Tensor, "R C"], scale: Standardiser, dtype: torch.dtype):
+        self._raw, self._points, self._scale, self._dtype = raw, points, scale, dtype
+        self.shape = torch.Size([*points.shape, *raw.shape[1:]])
+
+    def __getitem__(self, key: Any) -> Float[Tensor, "R n ..."]:
+        return self._scale.apply(self._raw[self._points[key]], self._dtype)
+
+
+def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
+    """Finite real numbers as a tensor of their device and type; with `gaps` some may be NaN."""
+    try:
+        # Writable: arrays out of pandas often are not, and torch warns of those.
+        values = values if isinstance(values, Tensor | np.memmap) else np.require(values, requirements="W")
+        with warnings.catch_warnings():  # of a memory map, which is not written
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.as_tensor(values)
+    except (TypeError, ValueError):
+        raise InputError(f"{noun}s must be a numeric array with rows of equal length") from None
+    if tensor.is_complex() or tensor.layout != torch.strided or tensor.is_meta:
+        raise InputError(f"{noun}s must be a dense array of real numbers; got {tensor.dtype}, {tensor.layout}")
+    parts = tensor.split(ROWS) if tensor.dim() else [tensor]
+    if not all((part.isfinite() | part.isnan() if gaps else part.isfinite()).all() for part in parts):
+        raise InputError(f"{'an' if noun == 'input' else 'a'} {noun} is not a finite number")
+    return tensor
+
+
+def labels(values: Any, classes: int, device: torch.device, gaps: bool = False) -> Tensor:
+    """Copy labels: class indices to int64; real numbers (`classes` is 0), even whole ones, to float64."""
+    copy = numbers(values, "label", gaps).to(device, torch.float64, copy=True)
+    if not classes:
+        return copy
+    if ((copy != copy.floor()) | (copy < 0) | (copy >= classes)).any():
+        raise InputError(f"class labels must be whole numbers from 0 to {classes - 1}")
+    return copy.long()
+
+
+def examples(source: Any) -> tuple[Tensor, Tensor]:
+    """Read all inputs and labels of a DataLoader of (inputs, labels), or of a Dataset of such pairs."""
+    loader = DataLoader(source, batch_size=ROWS) if isinstance(source, Dataset) else source
+    if not isinstance(loader, DataLoader):
+        raise InputError("labels are missing. Pass arrays x and y, or a single DataLoader (or Dataset) of pairs (x, y)")
+    batches = list(loader)
+    if not batches or not all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in batches):
+        kind = type(batches[0]).__name__ if batches else "nothing"
+        raise InputError(f"a DataLoader must return batches (x, y); this one returns {kind}")
+    try:
+        x, y = (torch.cat([torch.as_tensor(part) for part in parts]) for parts in zip(*batches, strict=True))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"a DataLoader's batches must have the same shape except for the batch size: {error}"
+        ) from None
+    return x, y
+
+
+Kind = Literal["none", "log", "rank"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A transform of each of O targets.
+
+    Ranks: the i-th smallest of n targets has the normal score Phi^-1((i - 1/2) / n), equal ones the mean of their
+    scores (van der Waerden). Between targets scores are interpolated, and beyond them constant.
+    """
+
+    kind: Kind = "none"
+    knots: tuple[tuple[float, ...], ...] = ()  # of "rank", for each target its values, ascending
+    scores: tuple[tuple[float, ...], ...] = ()  # of these
+
+    @staticmethod
+    def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> Transform:
+        """Fit to targets; NaN means unmeasured."""
+        if kind != "rank":
+            return Transform(kind)
+        pairs = [_ranked(column) for column in y.T]
+        return Transform(kind, tuple(knots for knots, _ in pairs), tuple(scores for _, scores in pairs))
+
+    def apply(self, y: Float[np.ndarray, "n O"]) -> Float[np.ndarray, "n O"]:
+        """Convert targets to the scale in which they are learnt; refuse those without a logarithm."""
+        if self.kind == "log" and (y <= 0).any():
+            raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm. Use the transform 'none'")
+        if self.kind == "rank":
+            return self._interpolated(y, self.knots, self.scores)
+        return np.log(y) if self.kind == "log" else y
+
+    def undo(self, z: Float[np.ndarray, "*n O"]) -> Float[np.ndarray, "*n O"]:
+        """Convert back to targets."""
+        if self.kind == "rank":
+            return self._interpolated(z, self.scores, self.knots)
+        return np.exp(z) if self.kind == "log" else z
+
+    def _interpolated(self, values: np.ndarray, at: Any, of: Any) -> np.ndarray:
+        columns = np.moveaxis(values, -1, 0)
+        return np.stack([np.interp(column, x, y) for column, x, y in zip(columns, at, of, strict=True)], -1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The transform as JSON values."""
+        return {"kind": self.kind, "knots": list(map(list, self.knots)), "scores": list(map(list, self.scores))}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Transform:
+        """Undo `to_json`; refuse other values."""
+        try:
+            knots, scores = (tuple(tuple(map(float, row)) for row in value[name]) for name in ("knots", "scores"))
+            if value["kind"] not in KINDS or list(map(len, knots)) != list(map(len, scores)):
+                raise ValueError("its parts are inconsistent")
+            return Transform(value["kind"], knots, scores)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{shown(value)} is not a valid target transform ({error})") from None
+
+
+def _ranked(y: Float[np.ndarray, " n"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Distinct values, and their normal scores."""
+    y = y[~np.isnan(y)]
+    values, counts = np.unique(y, return_counts=True)
+    ends = counts.cumsum()
+    levels = (torch.arange(len(y), dtype=torch.float64) + 0.5) / len(y)
+    each = torch.special.ndtri(levels).numpy()
+    scores = np.add.reduceat(each, ends - counts) / counts
+    return tuple(values.tolist()), tuple(scores.tolist())

@@ -1,7 +1,4 @@
-"""Problems small enough to draw, fitted with a posterior's own settings.
-
-Its epochs are bounded to make 3000 to 6000 updates, except where it takes all data at once.
-"""
+"""Problems small enough to draw, fitted with a posterior's own settings in 3000 to 6000 updates."""
 
 from __future__ import annotations
 

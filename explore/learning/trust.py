@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from explore.core.errors import InputError, shown
+from explore.runs.recorded import read_config, recorded
 
 ENVIRONMENTS = "explore.envs"
 # Settings whose texts are paths and names of columns, whatever they look like.
@@ -22,20 +23,31 @@ TEXTS = set(
 )
 
 
-def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Refuse the settings of a run folder that name a function which is not trusted.
+def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) -> dict[str, Any]:
+    """Read the settings of a run of one of some commands, if its folder has no links and needs no other module."""
+    check_links(folder)
+    content = recorded(folder)
+    if content["command"] not in commands:
+        raise InputError(
+            f"{folder} was written by explore {content['command']}. Use a run of explore {' or '.join(commands)}"
+        )
+    if content["command"] != "suggest":  # whose settings a campaign's log does not depend on
+        content = read_config(folder)["settings"]
+    check(folder, content, trusted)
+    return content
 
-    Args:
-        folder: of the run, for the message.
-        settings: as config.json has them.
-        trusted: modules, which stand for those within them too, and functions as "module:name".
+
+def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
+    """Refuse settings of a run folder that name a function which is not trusted.
+
+    `trusted` has modules, which include their sub-modules, and functions as "module:name".
     """
     for reference in references(settings):
         name = reference.partition(":")[0]
         if reference not in trusted and not any(name == m or name.startswith(f"{m}.") for m in trusted):
             raise InputError(
-                f"{folder} needs the module {shown(name)}, which its config.json names and which would be run; "
-                f"if you trust it, add --trust {name} (in Python: trust=[{name!r}])"
+                f"{folder} imports the module {shown(name)}, whose code would run. "
+                f"If you trust it, add --trust {name} (in Python: trust=[{name!r}])"
             )
 
 
@@ -68,7 +80,9 @@ def check_links(folder: Path) -> None:
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise InputError(f"{path} is a link or a device; a run folder has files and folders only")
+                raise InputError(
+                    f"{path} is a link or a device. Run folders may have only files and folders; replace it by a copy"
+                )
 
 
 def _texts(value: Any) -> Iterator[str]:

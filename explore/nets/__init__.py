@@ -1,8 +1,4 @@
-"""Networks that take their weights as arguments, the likelihoods of their outputs, and a zoo of them.
-
-`net.Net` wraps a module; `slots` take the place of its layers; `protocols` is the interface to inference. May
-import `core` and `registry`.
-"""
+"""Networks that take their weights as arguments, the likelihoods of their outputs, and a zoo of them."""
 
 from explore.core.moved import attributes
 

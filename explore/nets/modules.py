@@ -1,7 +1,7 @@
-"""Support of torch modules by `Net`: checks that refuse unsupported ones by name.
+"""Checks that refuse torch modules that `Net` does not support.
 
-A layer's place is taken by a matrix of weights. So a layer must be what its class says, with nothing around it: what a
-subclass, a parametrisation or a hook adds would be lost, and a frozen layer would be trained.
+A matrix of weights replaces each layer: code of a subclass, parametrisation or hook would be ignored, and a frozen
+layer would be trained.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from explore.core.errors import InputError
 
 LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d)
 ALLOWED = "layers with parameters must be Linear, Conv2d, BatchNorm1d or BatchNorm2d"
+DROPOUT = "for dropout use the posterior mc-dropout"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 INSTEAD: dict[type[nn.Module], str] = {
-    nn.LayerNorm: "LayerNorm(..., elementwise_affine=False) has none",
-    nn.RMSNorm: "RMSNorm(..., elementwise_affine=False) has none",
-    nn.GroupNorm: "GroupNorm(..., affine=False) has none",
-    nn.Embedding: "one-hot inputs and a Linear do what an Embedding does",
-    nn.RNNBase: "a sequence can be read by attention made of Linear layers",
-    nn.MultiheadAttention: "attention can be made of Linear layers and scaled_dot_product_attention",
-    nn.Conv1d: "a Conv2d with a kernel of (k, 1) on x.unsqueeze(-1) does what a Conv1d does",
-    nn.PReLU: "LeakyReLU has none",
+    nn.LayerNorm: "use LayerNorm(..., elementwise_affine=False), which has no parameters",
+    nn.RMSNorm: "use RMSNorm(..., elementwise_affine=False), which has no parameters",
+    nn.GroupNorm: "use GroupNorm(..., affine=False), which has no parameters",
+    nn.Embedding: "use one-hot inputs and a Linear",
+    nn.RNNBase: "use attention made of Linear layers",
+    nn.MultiheadAttention: "use Linear layers and scaled_dot_product_attention",
+    nn.Conv1d: "use a Conv2d with a kernel of (k, 1) on x.unsqueeze(-1)",
+    nn.PReLU: "use LeakyReLU, which has no parameters",
 }
 
 
@@ -43,15 +44,11 @@ def called(name: str) -> str:
 
 
 def check(module: nn.Module) -> None:
-    """Refuse a module that `Net` could not run as it stands.
-
-    Raises:
-        InputError: naming the layer and the allowed ones.
-    """
+    """Refuse a module that `Net` does not support."""
     if not isinstance(module, nn.Module):
-        raise InputError(f"Net takes a torch.nn.Module; got a {type(module).__name__}")
+        raise InputError(f"Net expects a torch.nn.Module; got a {type(module).__name__}")
     if hasattr(module, "_orig_mod"):  # of torch.compile
-        raise InputError("Net takes a module as it was before torch.compile; give module._orig_mod")
+        raise InputError("Net does not support compiled modules; pass module._orig_mod")
     checked: set[int] = set()
     # Duplicates too: a module's second appearance must be refused.
     for name, layer in module.named_modules(remove_duplicate=False):
@@ -60,58 +57,50 @@ def check(module: nn.Module) -> None:
             raise InputError(f"{called(name)} ({type(layer).__name__}) {reason}")
         held = held if type(layer) in LAYERS else []  # a buffer may stand in several places
         if any(id(tensor) in checked for tensor in held):
-            raise InputError(f"{called(name)} shares its weights with another one; give each its own")
+            raise InputError(f"{called(name)} shares its weights with another layer; give each layer separate weights")
         checked.update(map(id, held))
 
 
 def _refusal(layer: nn.Module, holds: bool) -> str:
-    """Why a layer is not supported; empty where it is."""
+    """Return why a layer is not supported; "" if it is."""
     if isinstance(layer, LazyModuleMixin):
-        return "has no size yet; run the module on an example first"
+        return "is a lazy layer without shapes; run the module on one example first"
     if isinstance(layer, _DropoutNd | nn.RReLU):
-        return (
-            "is not supported, for it would be off in training; leave it out: the posterior mc-dropout drops inputs of "
-            "every layer itself, at its `rate`"
-        )
+        return f"is not supported; remove it: {DROPOUT}"
     if type(layer) not in LAYERS:
         base = next((cls.__name__ for cls in LAYERS if isinstance(layer, cls)), None)
         if base:
-            return f"is not supported: what a subclass or a parametrisation adds would be lost; use {base} itself"
+            return f"is not supported: the code of a subclass or parametrisation would be ignored; use a plain {base}"
         return _unknown(layer) if holds or isinstance(layer, _BatchNorm) else ""
     names = {*layer._parameters, *layer._modules} - {"weight", "bias"}
     if names or "forward" in vars(layer) or any(getattr(layer, hooks) for hooks in HOOKS):
-        return (
-            "is not supported: it has hooks, parameters or a forward of its own, as weight_norm and pruning give it, "
-            f"which would be lost; use a plain {type(layer).__name__}"
-        )
+        extras = "hooks, more parameters or another forward() (as by weight_norm or pruning), which would be ignored"
+        return f"has {extras}; use a plain {type(layer).__name__}"
     if not all(p.requires_grad for p in layer.parameters()):
-        return "is frozen (requires_grad=False), but all layers are trained; move fixed ones out of the network"
+        return "is frozen (requires_grad=False), but all layers are trained; move frozen layers out of the network"
     return ""
 
 
 def _unknown(layer: nn.Module) -> str:
-    """Why a layer of another class with tensors of its own is not supported, and what there is in its place."""
+    """Return why a layer of another class that holds tensors is not supported, and what to use instead."""
     if instead := next((text for cls, text in INSTEAD.items() if isinstance(layer, cls)), None):
-        return f"is not supported; {ALLOWED}, and {instead}"
+        return f"is not supported; {ALLOWED}: {instead}"
     if isinstance(layer, _BatchNorm) or type(layer).__module__.startswith("torch."):
         return f"is not supported; {ALLOWED}"
     if parameter := next(iter(dict(layer.named_parameters(recurse=False))), None):
-        return f"has a parameter {parameter!r} of its own; {ALLOWED}, so make it the weight or the bias of a layer"
+        return f"has a parameter {parameter!r}; {ALLOWED}: make it the weight or bias of one of these layers"
     return ""  # buffers are fixed tensors, see `Buffers`
 
 
 class Buffers:
-    """The fixed tensors of a module whose layers are replaced: kept unchanged, on the device of the inputs.
-
-    Those of real numbers come in the precision of the inputs.
-    """
+    """The fixed tensors of a module whose layers are replaced, on the device and in the precision of the inputs."""
 
     def __init__(self, root: nn.Module):
         every = ((m, name, tensor) for m in root.modules() for name, tensor in m._buffers.items())
         self._all = [(m, name, tensor) for m, name, tensor in every if tensor is not None]
 
     def move(self, x: Tensor) -> None:
-        """To the device and the precision of inputs x."""
+        """Move the buffers to the device and precision of inputs x."""
         for module, name, tensor in self._all:
             real = tensor.is_floating_point() and x.is_floating_point()
             now, dtype = module._buffers[name], x.dtype if real else tensor.dtype
@@ -120,15 +109,11 @@ class Buffers:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Refuse passes that change a buffer.
-
-        Raises:
-            InputError: naming it.
-        """
+        """Refuse passes that change a buffer."""
         before = self._versions()
         yield
         if changed := [name for name, version in self._versions().items() if version != before[name]]:
-            raise InputError(f"the network's forward changes its buffer {changed[0][1]!r}; buffers must stay fixed")
+            raise InputError(f"forward() changes the buffer {changed[0][1]!r}; buffers must stay fixed")
 
     def _versions(self) -> dict[tuple[int, str], tuple[int, int]]:
         tensors = {(id(m), name): m._buffers[name] for m, name, _ in self._all}
@@ -136,7 +121,7 @@ class Buffers:
 
 
 class _RandomOperations(TorchDispatchMode):
-    """Notes the names of torch's operations that draw random numbers, whatever generator they draw from."""
+    """Record the names of torch operations that draw random numbers, from any generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,20 +144,13 @@ class _RandomOperations(TorchDispatchMode):
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """Refuse passes that draw random numbers: torch's by the kind of operation, Python's and NumPy's by their states.
-
-    Raises:
-        InputError: saying by what.
-    """
+    """Refuse passes that draw random numbers: torch's by the operations, Python's and NumPy's by their states."""
     before = _generators()
     with _RandomOperations() as drawn:
         yield
     names = drawn.names + [name for name, state in _generators().items() if state != before[name]]
     if names:
-        raise InputError(
-            f"the network's forward draws random numbers ({names[0]}); its output must depend on its input alone, so "
-            "leave out dropout and noise: the posterior mc-dropout drops inputs of every layer itself, at its `rate`"
-        )
+        raise InputError(f"forward() draws random numbers ({names[0]}); remove dropout and noise: {DROPOUT}")
 
 
 def _generators() -> dict[str, Any]:

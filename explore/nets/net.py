@@ -2,14 +2,10 @@
 
 `Net(module)` keeps a copy of the module with a `Slot` in place of each of these layers. The module runs once, on inputs
 whose R, S and B are folded into one batch axis. A slot unfolds them, applies its R x S weight matrices, and folds back.
-Activations, pooling and residual sums stay the user's own code; no vmap, functional_call or hook is involved.
+All samples of a replica see the same inputs: a first layer is given them once, as one [I, S O] matrix.
 
-All samples of a replica see the same inputs. A first layer is given them once, not S times: its matrices become one
-[I, S O] matrix, and its taps have a sample axis of 1.
-
-A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1.
-
-A batch normalisation is a tensor [R, S, 4, C] of scale, shift, running mean and variance, after the matrices. `forward`
+A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1. A
+batch normalisation is a tensor [R, S, 4, C] of scale, shift, running mean and variance, after the matrices. `forward`
 and `output` use the running statistics; `train_forward` and `train_output` normalise every replica and sample by their
 own batch, and return its statistics. The taps before it are then gradients of the summed log-likelihood.
 """
@@ -31,7 +27,8 @@ from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps, NormTaps, Taps
 from explore.nets.modules import Buffers, check, without_chance
 from explore.nets.protocols import Layer, Network, Pullback, count_samples
-from explore.nets.slots import ConvSlot, Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
+from explore.nets.slots.base import Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
+from explore.nets.slots.convolution import ConvSlot
 
 SLOTS: dict[type[nn.Module], Any] = {
     nn.Linear: LinearSlot, nn.Conv2d: ConvSlot, nn.BatchNorm1d: Norm1dSlot, nn.BatchNorm2d: Norm2dSlot
@@ -39,27 +36,14 @@ SLOTS: dict[type[nn.Module], Any] = {
 
 
 class Net(Network):
-    """A network without weights of its own: they come with every call.
+    """A network that takes its weights as arguments of every call.
 
     Args:
         module: maps [B, ...] to [B, O], each example by itself; built of Linear, Conv2d, BatchNorm1d and BatchNorm2d
-            layers and anything without parameters. It is copied (in eval mode) and never changed.
+            layers and anything without parameters. It is copied (in eval mode) and never changed; see `check`.
         amp: whether products are of bfloat16, by torch's autocast. Outputs, taps and curvature keep the inputs' type.
         trained: whether posteriors start from the module's weights and normalisations; else from scratch.
         outputs: O; None: as many as the last layer has.
-
-    Attributes:
-        shapes: (I, O) of each layer, in the order of `module.modules()`.
-        biases: whether each layer has a bias, the last row of its matrix.
-        convolutions: whether each layer is a convolution.
-        sequence: the kinds of module that run one after the other; anything but a plain nn.Sequential counts as one.
-        norms: the batch normalisations.
-        weights: number of weights.
-
-    Raises:
-        InputError: for other layers with parameters, subclasses and parametrisations of these, frozen layers, dropout,
-            layers without a size, and trained weights that are not finite; in the first pass over several examples,
-            see `check`; in every pass for a forward that does not call each layer once, or fails on its inputs.
     """
 
     def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):
@@ -89,7 +73,7 @@ class Net(Network):
         self.weights = sum(i * o for i, o in self.shapes)
         self.outputs = self.shapes[-1][1] if outputs is None else outputs
         if not all(bool(t.isfinite().all()) for t in (*self._matrices, *self._statistics)):
-            raise InputError("the module has weights that are not finite; leave trained=True out to start over")
+            raise InputError("the module has NaN or infinite weights; leave trained=True out of Net")
 
     def _replace(self, root: nn.Sequential) -> None:
         for path, layer in list(root.named_modules()):
@@ -104,7 +88,9 @@ class Net(Network):
             setattr(root.get_submodule(parent), name, slot)
 
     def __repr__(self) -> str:
-        begun = "at which posteriors begin" if self.trained else "initialised by posteriors (the module's are not used)"
+        begun = (
+            "from which posteriors start" if self.trained else "initialised by posteriors (the module's are not used)"
+        )
         return f"Net of {self.weights} weights, {begun}:\n{self.text}"
 
     @property
@@ -113,56 +99,51 @@ class Net(Network):
         return max(slot.width for slot in self._slots)
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Random weights, one [R, (samples,) I, O] matrix a layer: Glorot uniform, the bias row included."""
+        """Draw Glorot-uniform weights, one [R, (samples,) I, O] matrix per layer, including the bias row."""
         return tuple((2 * rng.uniform(replicas, *samples, i, o) - 1) * math.sqrt(6 / (i + o)) for i, o in self.shapes)
 
     def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """The weights that posteriors start from: the module's if it is `trained`, else `glorot`."""
+        """Return the weights that posteriors start from: the module's if it is `trained`, else `glorot`."""
         if not self.trained:
             return self.glorot(replicas, rng, *samples)
         return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._matrices)
 
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
-        """The normalisations that posteriors start from: the module's if it is `trained`, else `unit_norms`."""
+        """Return the normalisations that posteriors start from: the module's if it is `trained`, else `unit_norms`."""
         if not self.trained:
             return self.unit_norms(replicas, rng)
         return tuple(v.to(rng.device, rng.dtype).repeat(replicas, 1, 1, 1) for v in self._statistics)
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
-        """Batch normalisations before any data: scale 1, shift 0, running mean 0 and variance 1."""
+        """Return batch normalisations before any data: scale 1, shift 0, running mean 0 and variance 1."""
         start = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=rng.dtype, device=rng.device)
         return tuple(start[None, None, :, None].repeat(replicas, 1, 1, norm.channels) for norm in self.norms)
 
     def forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """The output [R, S, B, O], and its pullback to every layer's pre-activation.
+        """Return the output [R, S, B, O], and its pullback to every layer's pre-activation.
 
-        Args:
-            layers: one `Layer` a layer, then the batch normalisations.
-            x: [R, B, ...] inputs.
-            samples: S, needed only where no layer has it.
-
-        Returns:
-            (out, pullback). `pullback(dout [R, S, B, O])` gives one `Taps` a layer, with the gradient of
-            sum(dout * out); it may be called again, with other targets.
+        `layers` has one `Layer` per layer, then the batch normalisations; `samples`, S, is needed if no layer has it.
+        `pullback(dout [R, S, B, O])` returns one `Taps` per layer, with the gradient of sum(dout * out); it may be
+        called repeatedly.
         """
         return self._forward(layers, x, samples, train=False)
 
     def train_forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """As `forward`, normalised by the batch; the pullback gives the `norms` of the taps too."""
+        """As `forward`, normalised by the batch; the pullback also returns the `norms` of the taps."""
         return self._forward(layers, x, samples, train=True)
 
     def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
-        """The output alone; differentiable in the layers where these require it."""
+        """Return the output alone; it is differentiable in layers that require gradients."""
         return self._run(layers, x, samples).out
 
     def train_output(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
-        """The output normalised by the batch, and mean and unbiased variance of each normalisation's inputs."""
+        """Return the output normalised by the batch, and mean and unbiased variance of each normalisation's inputs."""
         done = self._run(layers, x, samples, train=True)
         return done.out, done.statistics
 
@@ -204,7 +185,7 @@ class Net(Network):
         self, layers: Sequence[Layer], x: Tensor, samples: int | None, taps: bool = False, train: bool = False
     ) -> _Pass:
         if x.dim() < 2 or not x.shape[1]:
-            raise InputError(f"inputs come as [replicas, examples, ...]; got {list(x.shape)}")
+            raise InputError(f"inputs must have shape [replicas, examples, ...]; got {list(x.shape)}")
         if not self._checked and x.shape[1] > 1:
             self.check(x.detach())
         return self._pass(layers, x, samples, taps, train)
@@ -215,7 +196,7 @@ class Net(Network):
         count = len(self._slots)
         if len(layers) != count + len(self._norms):
             also = f" and {len(self._norms)} batch normalisations" if self._norms else ""
-            raise InputError(f"{len(layers)} weight matrices for {count} layers{also}")
+            raise InputError(f"expected {count} weight matrices{also}; got {len(layers)} tensors in all")
         replicas, batch = x.shape[:2]
         samples = count_samples(layers, samples)
         folded = self._folded(x, samples)
@@ -236,11 +217,10 @@ class Net(Network):
         except InputError:
             raise
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # of the user's forward
-            reason = str(error) or type(error).__name__
-            raise InputError(
-                f"the network fails on an input {list(folded.shape)} ({reason}); its forward must take one tensor "
-                "[B, ...] and may only call its layers"
-            ) from error
+            failure = (
+                f"forward() failed on an input of shape {list(folded.shape)} ({str(error) or type(error).__name__})"
+            )
+            raise InputError(f"{failure}; it must call its layers, not read their weights") from error
         finally:
             for each in (*self._slots, *self._norms):
                 each.end()
@@ -249,7 +229,7 @@ class Net(Network):
         return _Pass(out, calls, leads, statistics)
 
     def _folded(self, x: Tensor, samples: int) -> Tensor:
-        """The inputs on the one axis of examples that the module knows: R, S where samples differ, and B."""
+        """Fold R, S (if inputs differ between samples) and B into the module's single batch axis."""
         if self._shared:
             folded = x.flatten(0, 1)
         else:
@@ -261,12 +241,7 @@ class Net(Network):
         return folded
 
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
-        """Refuse an unsupported forward, tested on the first and last of two or more examples.
-
-        Raises:
-            InputError: where examples or samples meet, training mode or chance changes the output, a layer is left out,
-                or an example cannot come alone.
-        """
+        """Refuse a forward() that mixes examples, draws random numbers, skips layers, or fails on a single example."""
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
         layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last
@@ -279,34 +254,25 @@ class Net(Network):
             finally:
                 self._module.eval()
             if not among.out.requires_grad:
-                raise InputError("the network cuts its output off from its layers (detach or no_grad in a forward)")
+                raise InputError("the output does not depend on the weights: forward() uses detach() or no_grad()")
             # The last row may know no other's taps, but must know its own.
             taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
         if unused := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
-            raise InputError(
-                f"the output does not depend on {listed(unused)} (left out in the forward, or cut off by a detach); "
-                "take such layers out of the network"
-            )
+            raise InputError(f"the output does not depend on {listed(unused)}; remove unused layers from the network")
         # Half of the digits may differ on a GPU: other shapes are added up in another way.
         tolerance = 30 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
         differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
         if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):
-            raise InputError(
-                "the network's output for an example depends on the other examples of its batch or on the training "
-                "mode (batch statistics in a forward); each example must be predicted by itself"
-            )
+            raise InputError("the output for an example depends on the rest of its batch, or on train() or eval()")
         self._check_alone([layer[:, :1] for layer in layers], x)
         self._checked = True
 
     def _check_alone(self, layers: Sequence[Layer], x: Tensor) -> None:
-        """Refuse a forward that fails on a single example, and find the fastest layout for convolutions."""
+        """Refuse a forward() that fails on a single example; find the fastest layout for convolutions."""
         try:
             self._pass(layers, x[:, 1:], None)
         except Exception as error:
-            raise InputError(
-                f"the network takes no example alone ({raised(error)}); squeeze() would lose the axis of examples, "
-                "which flatten(1) keeps"
-            ) from error
+            raise InputError(f"the network fails on a batch of one ({raised(error)}); use flatten(1)") from error
         if any(self.convolutions):
             self._layout = torch.channels_last
             try:
@@ -316,12 +282,9 @@ class Net(Network):
 
 
 def _check_output(out: object, count: int) -> None:
-    if not isinstance(out, Tensor):
-        raise InputError(f"the network must give one tensor [B, outputs]; it gave a {type(out).__name__}")
-    if out.dim() != 2:
-        raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
-    if len(out) != count:
-        raise InputError(f"the network must map [B, ...] to [B, outputs]; of {count} it made {len(out)}")
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != count:
+        result = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise InputError(f"the network must map {count} examples to one tensor [{count}, outputs]; got {result}")
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

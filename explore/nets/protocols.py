@@ -23,6 +23,7 @@ patches it is told their channels and the places of the kernel, too. One of a si
 by a matrix of its own may have `of_examples()`, these matrices [R, B, I, O].
 A normalisation is always a tensor, [R, S, 4, C]: scale, shift, running mean and running variance.
 """
+Layers = Sequence[Layer]
 Pullback = Callable[[Tensor], LayerTaps]
 Phi = Any
 Noise = Any
@@ -39,40 +40,28 @@ class Norm(NamedTuple):
 
 @runtime_checkable
 class Network(Protocol):
-    """The interface of `Net` to posteriors; see `Net` for these attributes and methods."""
+    """The interface of `Net` to posteriors; see `Net` for the methods."""
 
-    shapes: tuple[tuple[int, int], ...]
-    biases: tuple[bool, ...]
-    convolutions: tuple[bool, ...]
-    sequence: tuple[type[nn.Module], ...]
-    norms: tuple[Norm, ...]
+    shapes: tuple[tuple[int, int], ...]  # (I, O) of each layer, in the order of `module.modules()`
+    biases: tuple[bool, ...]  # whether each layer has a bias, the last row of its matrix
+    convolutions: tuple[bool, ...]  # whether each layer is a convolution
+    sequence: tuple[type[nn.Module], ...]  # modules that run one after the other; one but for a plain nn.Sequential
+    norms: tuple[Norm, ...]  # the batch normalisations
     outputs: int
-    weights: int
+    weights: int  # their number
     trained: bool
 
     @property
     def width(self) -> int: ...
-
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]: ...
-
     def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]: ...
-
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]: ...
-
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]: ...
-
-    def forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
-    ) -> tuple[Float[Tensor, "R S B O"], Pullback]: ...
-
-    def train_forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
-    ) -> tuple[Float[Tensor, "R S B O"], Pullback]: ...
-
-    def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]: ...
-
+    def forward(self, layers: Layers, x: Tensor, samples: int | None = None) -> tuple[Tensor, Pullback]: ...
+    def train_forward(self, layers: Layers, x: Tensor, samples: int | None = None) -> tuple[Tensor, Pullback]: ...
+    def output(self, layers: Layers, x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]: ...
     def train_output(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+        self, layers: Layers, x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]: ...
 
 
@@ -81,54 +70,34 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
     counts = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
     samples = next((count for count in counts if count is not None), default)
     if samples is None:
-        raise ValueError("the number of samples is needed where no layer says it")
+        raise ValueError("cannot infer the number of weight samples from the layers; pass samples")
     return samples
 
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """The interface of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`.
+    """The interface of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`."""
 
-    `PARTS` are what predictions of some kinds need besides; `explore.testing.check_likelihood` checks all of it.
+    discrete: ClassVar[bool]  # whether targets are classes, [R, B] int64, and not real numbers, [R, B, M]
+    scaling: ClassVar[str]  # of real targets before training: "affine", or "none", as for counts and classes
 
-    Attributes:
-        discrete: whether targets are classes, [R, B] int64, and not real numbers, [R, B, M].
-        scaling: the allowed scaling of real targets before training: "affine" (standardised), or "none", as for
-            counts and classes.
-    """
-
-    discrete: ClassVar[bool]
-    scaling: ClassVar[str]
-
-    def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
-        """The mean of a target: M numbers, or the probabilities of M classes."""
-
-    def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
-        """The prior of the noise, for a net of O outputs; every tensor is [R, ...]."""
-
-    def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise:
-        """Noise parameters of each replica and weight sample; every tensor is [R, S, ...], and None is none."""
-
-    def expected(self, phi: Phi) -> Noise:
-        """The noise parameters at their posterior mean, with S = 1."""
-
-    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
-        """Log density (or probability) of each target, in nats."""
-
-    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        """D log_prob / d out, in closed form."""
-
-    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
-        """Targets drawn from the model: [R, S, B, M] or, of classes, [R, S, B]."""
-
-    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form."""
-
-    def kl(self, phi: Phi) -> Float[Tensor, " R"]:
-        """KL from the noise's prior, in nats."""
-
-    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi:
-        """The noise's posterior after seeing a batch; a weight of the KL may be a tensor [R]."""
+    # The mean of a target: M numbers, or the probabilities of M classes.
+    def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]: ...
+    # The prior of the noise, for a net of O outputs; every tensor is [R, ...].
+    def init(self, outputs: int, replicas: int, rng: Rng) -> Phi: ...
+    # Noise parameters of each replica and weight sample; every tensor is [R, S, ...], and None is none.
+    def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise: ...
+    def expected(self, phi: Phi) -> Noise: ...  # the noise parameters at their posterior mean, with S = 1
+    # Log density (or probability) of each target, in nats, and its gradient in `out`, in closed form.
+    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]: ...
+    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]: ...
+    # Targets drawn from the model: [R, S, B, M] or, of classes, [R, S, B].
+    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor: ...
+    # K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form.
+    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]: ...
+    def kl(self, phi: Phi) -> Float[Tensor, " R"]: ...  # from the noise's prior, in nats
+    # The noise's posterior after seeing a batch; a weight of the KL may be a tensor [R].
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi: ...
 
 
 class Part(NamedTuple):
@@ -156,44 +125,54 @@ METHODS = "mean init sample_noise expected log_prob score sample fisher_root kl 
 
 
 def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
-    """One of the `PARTS` of a likelihood.
-
-    Raises:
-        InputError: naming the likelihood that lacks it, and its users.
-    """
+    """Return one of the `PARTS` of a likelihood; refuse one that lacks it."""
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
-        raise InputError(
-            f"{type(likelihood).__name__} has no {name}({PARTS[name].arguments}), which {PARTS[name].users}; add "
-            "the method, and test it by explore.testing.check_likelihood"
-        )
+        call = f"{name}({PARTS[name].arguments})"
+        raise InputError(f"{type(likelihood).__name__} has no {call}, which {PARTS[name].users}; add the method")
     return method
 
 
 def check_likelihood(likelihood: Any) -> None:
-    """Refuse a likelihood without a required part.
-
-    Raises:
-        InputError: naming the missing part.
-    """
+    """Refuse a likelihood without a required part."""
     if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
-        raise InputError(
-            f"likelihood is {shown(likelihood)}; it must be made by Gaussian, Categorical, Bernoulli or a class with "
-            "their methods"
-        )
+        raise InputError(f"likelihood is {shown(likelihood)}; it must be an instance such as Gaussian()")
     kind = type(likelihood).__name__
     if missing := [name for name in ("discrete", *METHODS) if not hasattr(likelihood, name)]:
-        raise InputError(
-            f"the likelihood {kind} has no {listed(missing)}; explore.nets.protocols.Likelihood says what each must "
-            "be, and explore.nets.likelihoods.Parameterless has those of the noise where there is none to learn"
-        )
+        raise InputError(f"the likelihood {kind} lacks {listed(missing)}; see explore.nets.protocols.Likelihood")
     if getattr(likelihood, "scaling", None) not in SCALINGS:
-        raise InputError(
-            f"the likelihood {kind} has the scaling {shown(getattr(likelihood, 'scaling', None))}; it must be 'affine' "
-            "(targets are standardised) or 'none' (they are learnt as they are, as counts)"
-        )
+        scaling = shown(getattr(likelihood, "scaling", None))
+        allowed = "'affine' (standardised targets) or 'none' (raw targets, such as counts)"
+        raise InputError(f"{kind}.scaling is {scaling}; it must be {allowed}")
 
 
 def width(likelihood: Likelihood, outputs: int) -> int:
     """M, the number of targets or classes predicted from these outputs."""
     return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]
+
+
+class Parameterless:
+    """A likelihood without noise parameters, as for classes or counts: phi and noise are empty."""
+
+    def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
+        return torch.zeros(replicas, dtype=rng.dtype, device=rng.device)
+
+    def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise:
+        return None
+
+    def expected(self, phi: Phi) -> Noise:
+        return None
+
+    def kl(self, phi: Phi) -> Float[Tensor, " R"]:
+        return torch.zeros_like(phi)
+
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi:
+        return phi
+
+
+def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
+    """Refuse outputs that are probabilities; outputs at zero weights reveal a sigmoid too."""
+    total = out.sum(-1) if out.shape[-1] > 1 else 2 * out.squeeze(-1)
+    if likelihood.discrete and bool((out > 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
+        kind, end = type(likelihood).__name__, "softmax" if out.shape[-1] > 1 else "sigmoid"
+        raise InputError(f"the network returns probabilities, but {kind} expects logits; remove the final {end}")

@@ -1,29 +1,32 @@
-"""Image networks of the papers, as plain torch modules of Linear, Conv2d and BatchNorm2d layers for `Net`.
+"""Image networks of the papers, and the user's own: torch modules of Linear, Conv2d and BatchNorm layers for `Net`.
 
-Images are [B, in_channels, size, size], outputs [B, classes]. A network that takes a `size` raises an `InputError` for
-images that are too small. Sums are `x + y`, never in place: `Net` keeps the layers' inputs.
+Images are [B, in_channels, size, size], outputs [B, classes]. Sums are `x + y`, never in place: `Net` keeps inputs.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints
 
+import torch
 from torch import Tensor, nn
 
 from explore import registry
-from explore.core.errors import InputError, listed, one_of, raised, shown
-from explore.nets.net import mlp
+from explore.core.errors import InputError, check_settings, listed, one_of, raised, shown
+from explore.nets import modules
+from explore.nets.likelihoods import Categorical, check_logits
+from explore.nets.net import Net, mlp
+from explore.runs.recorded import Values
+
+KEPT = 8  # outputs that identify a network
+CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
 
 
 def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
-    """LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as VOGN's paper trains it on CIFAR-10.
-
-    Images of 28 pixels a side are padded to 32 by the first convolution; other sizes are refused.
-    """
+    """LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as VOGN's paper trains it; pads 28 pixels to 32."""
     if size not in (28, 32):
-        raise InputError(f"size is {size}; LeNet-5 takes images of 28 or 32 pixels a side, and mlp any")
+        raise InputError(f"LeNet-5 takes images of 28 or 32 pixels a side, not {size}; use --size 32 or --net mlp")
     return nn.Sequential(
         nn.Conv2d(in_channels, 6, 5, padding=(32 - size) // 2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -35,7 +38,7 @@ def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Modul
     """AlexNet (Krizhevsky et al., 2012) cut down for CIFAR-10, as VOGN's paper trains it: a single dense layer."""
     side = ((size - 1) // 4 + 1) // 8  # a stride of 4, and three poolings
     if side < 1:
-        raise InputError(f"size is {size}; AlexNet takes images of at least 29 pixels a side")
+        raise InputError(f"AlexNet takes images of at least 29 pixels a side, not {size}")
     first = nn.Conv2d(in_channels, 64, 11, stride=4, padding=5)
     return _alexnet(first, nn.Conv2d(64, 192, 5, padding=2), side, [], classes)
 
@@ -44,13 +47,13 @@ def alexnet_dense(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn
     """AlexNet cut down for CIFAR-10 with its three dense layers, as WHVI's paper trains it: 23,272,266 weights."""
     side = (size + 1) // 2 // 8  # a stride of 2, and three poolings
     if side < 1:
-        raise InputError(f"size is {size}; AlexNet with dense layers takes images of at least 15 pixels a side")
+        raise InputError(f"AlexNet with dense layers takes images of at least 15 pixels a side, not {size}")
     first = nn.Conv2d(in_channels, 64, 3, stride=2, padding=1)
     return _alexnet(first, nn.Conv2d(64, 192, 3, padding=1), side, [4096, 4096], classes)
 
 
 def _alexnet(first: nn.Conv2d, second: nn.Conv2d, side: int, hidden: list[int], classes: int) -> nn.Module:
-    """AlexNet by its first two convolutions, the pixels a side at the end of all five, and its dense layers."""
+    """Build AlexNet from its first two convolutions, the side in pixels after all five, and its dense layers."""
     return nn.Sequential(
         first, nn.ReLU(), nn.MaxPool2d(2),
         second, nn.ReLU(), nn.MaxPool2d(2),
@@ -68,12 +71,9 @@ def vgg16(
     batch_norm: bool = False,
     widths: tuple[int, ...] = (32, 64, 128, 256, 256),
 ) -> nn.Module:
-    """VGG16 (Simonyan and Zisserman, 2015) as the noisy K-FAC papers train it: half as wide, and one dense layer.
-
-    Its five blocks have 2, 2, 3, 3 and 3 convolutions with `widths` channels, each normalised with `batch_norm`.
-    """
+    """VGG16 (Simonyan and Zisserman, 2015) as the noisy K-FAC papers train it: half as wide, and one dense layer."""
     if size < 32:
-        raise InputError(f"size is {size}; VGG16 takes images of at least 32 pixels a side")
+        raise InputError(f"VGG16 takes images of at least 32 pixels a side, not {size}")
     layers: list[nn.Module] = []
     channels = in_channels
     for width, depth in zip(widths, (2, 2, 3, 3, 3), strict=True):
@@ -111,23 +111,16 @@ class _Block(nn.Module):
 
 
 def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
-    """ResNet-18 (He et al., 2016), for images of any size.
+    """ResNet-18 (He et al., 2016) for images of any size.
 
-    Args:
-        in_channels: of the images.
-        classes: outputs.
-        stem: "cifar" starts with a 3 x 3 convolution, "imagenet" with one of 7 x 7 and a max-pooling, by 4 in all.
-            VOGN's paper has the latter on images of 32 x 32 as well.
-        width: channels of the first of the four stages; each further one doubles them.
+    The stem "cifar" is a 3 x 3 convolution; "imagenet", as in VOGN's paper, is a 7 x 7 convolution and max-pooling,
+    which reduce the resolution by 4.
     """
     return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), bottleneck=False)
 
 
 def resnet50(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
-    """ResNet-50 (He et al., 2016), for images of any size; with a stride in the middle of a block, as is common today.
-
-    See `resnet18`; a stage has four times its width in channels.
-    """
+    """ResNet-50 (He et al., 2016) for images of any size, with a stride in the middle of a block; see `resnet18`."""
     return _resnet(in_channels, classes, stem, width, (3, 4, 6, 3), bottleneck=True)
 
 
@@ -162,11 +155,7 @@ STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def network(name: str) -> Callable[..., nn.Module]:
-    """The function that builds a network, by name or as "module:function".
-
-    Raises:
-        InputError: for an unknown name, or a function that cannot be loaded.
-    """
+    """Return the function that builds a network, by name or as "module:function"."""
     if ":" in name:
         function: Callable[..., nn.Module] = registry.load(name, "network")
         try:
@@ -180,10 +169,7 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """The arguments of a network that can be set as text: name -> type (of its default if unannotated).
-
-    A tuple of numbers takes any number of them.
-    """
+    """Return the arguments of a network that can be set as text: name -> type (of its default if unannotated)."""
     try:
         hints = get_type_hints(build)
     except (NameError, TypeError):  # types imported only for type checking, or not a function
@@ -204,21 +190,12 @@ def _type(default: Any) -> Any:
 
 
 def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:
-    """A network for images of a shape (channels, height, width).
-
-    A function of the user's is called with those of `in_channels`, `classes` and `size` that it has.
-
-    Raises:
-        InputError: for images that are not square where one `size` is asked for, settings that do not fit, or a
-            function that cannot be called so.
-    """
+    """Build a network for images (channels, height, width); pass the arguments of `FIXED` that its function takes."""
     channels, height, width = shape
     make = network(name)
     parameters = inspect.signature(make).parameters
     if height != width and "size" in parameters:
-        raise InputError(
-            f"images are {height} x {width} pixels; {name} takes square ones, resnet18 and functions without a size all"
-        )
+        raise InputError(f"images are {height} x {width} pixels, but {name} needs square ones; use --net resnet18")
     fixed = zip(FIXED, (channels, classes, height), strict=True)
     values = {key: value for key, value in fixed if key in parameters} | dict(settings)
     bare = {key for key, p in parameters.items() if p.default is p.empty and p.kind not in STARRED}
@@ -232,5 +209,67 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
         arguments = listed(f"{key}={shown(value)}" for key, value in values.items())
         raise InputError(f"{name} cannot be called with {arguments}: {raised(error)}") from error
     if not isinstance(module, nn.Module):
-        raise InputError(f"{name} made a {type(module).__name__}; it must return a torch module")
+        raise InputError(f"{name} returned a {type(module).__name__}; it must return a torch.nn.Module")
     return module
+
+
+def settings(name: str, texts: Mapping[str, str]) -> Values:
+    """Return the arguments of a network from the texts of `-p net.KEY=VALUE`."""
+    make = network(name)
+    if not texts:
+        return {}
+    allowed = settings_of(make)
+    for key in texts:
+        if key not in allowed and key in arguments(make):
+            options = "int, float, bool, str, or a tuple or choice of these"
+            raise InputError(f"{key} of {name} cannot be set; annotate it as {options}")
+    return registry.parse(allowed, texts)
+
+
+def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return a network's outputs for fixed weights and images, which identify it; none of built-in networks."""
+    check_settings(name, settings_of(network(name)), settings)
+    if ":" not in name:
+        return ()
+    networks = [build(name, shape, wanted, settings) for _ in range(2)]
+    first, again = (_outputs(name, module, shape) for module in networks)
+    one = first[0]
+    if one.shape != (2, wanted):
+        raise InputError(f"{name} returns {list(one.shape)} for two images; expected logits of shape [2, {wanted}]")
+    check_logits(Categorical(), one[None, None])
+    if not torch.allclose(torch.cat(first), torch.cat(again), *CLOSE):
+        advice = "draw random constants from a torch.Generator with a fixed seed"
+        raise InputError(f"{name} is not deterministic: built twice, its outputs differ for equal weights; {advice}")
+    images = torch.randn(1, 2, *shape, generator=torch.Generator().manual_seed(0))
+    Net(networks[0]).check(images)
+    return tuple(value for part in first for value in part.flatten()[:KEPT].tolist())
+
+
+def check_known(name: str, now: Sequence[float], recorded: Sequence[float] | None) -> None:
+    """Refuse to continue or predict with another network than the run's; older runs record less about it."""
+    if recorded is None:
+        return
+    same = now[: len(recorded)]
+    if len(same) < len(recorded) or not torch.allclose(torch.tensor(same), torch.tensor(recorded), *CLOSE):
+        raise InputError(f"{name} builds another network than when the run started; restore the function to continue")
+
+
+def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[Tensor]:
+    modules.check(module)  # refuse an unsupported layer before it runs
+    rng = torch.Generator().manual_seed(0)
+    normalises = any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in module.modules())
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.randn(p.shape, generator=rng) / p[:1].numel() ** 0.5)
+        images = torch.randn(2, *shape, generator=rng)
+        try:
+            results = [module.eval()(images)]
+            if normalises:
+                module.train()(images)
+                results.append(module.eval()(images))
+        except Exception as error:
+            shown = ", ".join(map(str, shape))
+            raise InputError(f"{name} fails on images of shape [N, {shown}]: {raised(error)}") from error
+    if not isinstance(results[0], Tensor):
+        raise InputError(f"{name} returns a {type(results[0]).__name__}; it must return one tensor of logits")
+    return results

@@ -7,10 +7,8 @@ reparameterisation of Kingma, Salimans, Welling (2015) by default:
     h = a M + sqrt(a^2 sigma^2) o eps              fresh eps for every example: a weight's noise is not shared
     minimise  -E[log p(y | x, W)] + (lambda / N) KL(q || N(0, eta))          per example, with Adam
 
-A layer at several positions (tokens, pixels) has the same weights at all of them, drawn for each example by Flipout
-(Wen et al. 2018), see `inference.updates.noisy_layers`. `reparameterisation="local"` draws them at each position, as is
-often done for convolutions. That noise averages out over pooled positions, which the noise of weights does not: with a
-mean over T equal tokens learnt variances are up to T times too large.
+At several positions (tokens, pixels) a layer has the same weights, drawn for each example by Flipout (Wen et al. 2018),
+see `inference.updates.noisy_layers`. `reparameterisation="local"` draws at each position, as often for convolutions.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Re
 
 @dataclass(frozen=True, kw_only=True)
 class BBB(Reparameterised):
-    """Bayes by Backprop: `init`, `update` and `sample` are those of `Reparameterised`, where z are the weights."""
+    """Bayes by Backprop, a `Reparameterised` posterior where z are the weights."""
 
     by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
 

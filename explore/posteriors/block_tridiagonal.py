@@ -27,22 +27,14 @@ from explore.core.linalg import eigh, inverse_root, over
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
-from explore.inference.structures.base import (
-    Dampings,
-    Diagonal,
-    PerLayer,
-    dense_eigenvalues,
-    each_layer,
-    mean_gradients,
-    sample_gradients,
-    two_sided,
-)
+from explore.inference.structures import base
+from explore.inference.structures.base import Dampings, Diagonal, PerLayer
 from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped
 from explore.inference.updates.natural import CLASSES, HUNDREDS, SMALL, TABLE, TABLE_BY_ROWS, NaturalGradient
 
 POSITIONS = (
-    "block-tridiagonal takes dense layers at one position only; convolutions and a Linear applied to tokens have "
-    "several: use noisy-kfac"
+    "block-tridiagonal supports dense layers at one position only, not convolutions or a Linear applied to tokens; "
+    "use noisy-kfac"
 )
 DENSE = 4096  # up to this many weights the trace of a KL is exact
 PROBES = 1024  # beyond it, random vectors that estimate it
@@ -60,17 +52,17 @@ class Conditional(NamedTuple):
     diagonal: Float[Tensor, "R I O"]  # d = 1 - s_A s_S^T
 
     def solve(self, v: Tensor) -> Tensor:
-        x = two_sided(self.inputs, v, self.outputs) / self.diagonal.unsqueeze(1)
-        return two_sided(self.inputs.mT, x, self.outputs.mT)
+        x = base.two_sided(self.inputs, v, self.outputs) / self.diagonal.unsqueeze(1)
+        return base.two_sided(self.inputs.mT, x, self.outputs.mT)
 
     def multiply(self, v: Tensor) -> Tensor:
-        x = two_sided(self.inputs_inverse, v, self.outputs_inverse) * self.diagonal.unsqueeze(1)
-        return two_sided(self.inputs_inverse.mT, x, self.outputs_inverse.mT)
+        x = base.two_sided(self.inputs_inverse, v, self.outputs_inverse) * self.diagonal.unsqueeze(1)
+        return base.two_sided(self.inputs_inverse.mT, x, self.outputs_inverse.mT)
 
     def root(self, eps: Tensor) -> Tensor:
         # Rotated first: eigenvectors of equal eigenvalues are arbitrary, and the sample must not depend on them.
-        x = two_sided(self.inputs_rotation, eps, self.outputs_rotation) * self.diagonal.rsqrt().unsqueeze(1)
-        return two_sided(self.inputs.mT, x, self.outputs.mT)
+        x = base.two_sided(self.inputs_rotation, eps, self.outputs_rotation) * self.diagonal.rsqrt().unsqueeze(1)
+        return base.two_sided(self.inputs.mT, x, self.outputs.mT)
 
     def logdet(self) -> Float[Tensor, " R"]:
         i, o = self.diagonal.shape[1:]
@@ -85,17 +77,17 @@ class BlockTridiagonalFactor(NamedTuple):
     links: tuple[KroneckerMoments, ...]  # Psi^A, Psi^S, from each layer to the one below
 
     def solve(self, v: Weights) -> Weights:
-        ahead = [two_sided(a.mT, x, s.mT) for (a, s), x in zip(self.links, v[1:], strict=True)]  # Psi v
+        ahead = [base.two_sided(a.mT, x, s.mT) for (a, s), x in zip(self.links, v[1:], strict=True)]  # Psi v
         u = [*(x - y for x, y in zip(v[:-1], ahead, strict=True)), v[-1]]
         return self._up(tuple(c.solve(x) for c, x in zip(self.conditionals, u, strict=True)))
 
     def multiply(self, v: Weights) -> Weights:
         z = [v[0]]
         for (a, s), x in zip(self.links, v[1:], strict=True):
-            z.append(x + two_sided(a, z[-1], s))
+            z.append(x + base.two_sided(a, z[-1], s))
         y = [c.multiply(x) for c, x in zip(self.conditionals, z, strict=True)]
         for i, (a, s) in reversed(list(enumerate(self.links))):
-            y[i] = y[i] + two_sided(a.mT, y[i + 1], s.mT)
+            y[i] = y[i] + base.two_sided(a.mT, y[i + 1], s.mT)
         return tuple(y)
 
     def root(self, eps: Weights) -> Weights:
@@ -112,11 +104,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return tuple(spread)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Return it exactly up to 4096 weights, and beyond as an unbiased estimate by fixed random vectors.
-
-        Their squared lengths are subtracted and W, the expectation, is added, so that the error falls with the
-        difference of the two matrices.
-        """
+        """Return it exactly up to 4096 weights; beyond, fixed random vectors estimate the difference of the two."""
         like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
             probes, count = self._eye(), 1
@@ -126,18 +114,18 @@ class BlockTridiagonalFactor(NamedTuple):
         return weights + (flatten(x) * flatten(self.multiply(x)) - probes.square()).sum((1, 2)) / count
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        g = tuple(mean_gradients(t) for t in taps)
+        g = tuple(base.mean_gradients(t) for t in taps)
         return (flatten(g) * flatten(self.solve(g))).sum(2)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         """Return it without the projection on block-tridiagonal matrices, which has no closed form."""
-        g = tuple(sample_gradients(t) for t in taps)  # [R, S, B, I, O]
+        g = tuple(base.sample_gradients(t) for t in taps)  # [R, S, B, I, O]
         solved = self.solve(tuple(x.flatten(1, 2) for x in g))
         gram = torch.einsum("rsbw,rtbw->rbst", flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3]))
         return gram.square().mean((2, 3))
 
     def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return dense_eigenvalues(self, sum(i * o for i, o in self._shapes))
+        return base.dense_eigenvalues(self, sum(i * o for i, o in self._shapes))
 
     def dense(self) -> Float[Tensor, "R W W"]:
         return flatten(self.multiply(unflatten(self._eye(), self._shapes)))
@@ -153,7 +141,7 @@ class BlockTridiagonalFactor(NamedTuple):
 
     def _up(self, x: Weights) -> Weights:
         """Return Xi^T x."""
-        back = [two_sided(a, y, s) for (a, s), y in zip(self.links, x[:-1], strict=True)]  # Psi^T x
+        back = [base.two_sided(a, y, s) for (a, s), y in zip(self.links, x[:-1], strict=True)]  # Psi^T x
         return (x[0], *(y - z for y, z in zip(x[1:], back, strict=True)))
 
 
@@ -166,7 +154,7 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockTridiagonalKronecker:
-    """The structure; its moments within a layer are those of K-FAC."""
+    """The structure; its moments within a layer are K-FAC's."""
 
     kronecker: KroneckerRule
 
@@ -193,7 +181,7 @@ class BlockTridiagonalKronecker:
         return Chain(within, parallel.mean(between))
 
     def factor(self, q: Chain, damping: Dampings) -> tuple[BlockTridiagonalFactor, Bool[Tensor, " R"]]:
-        diagonal = [damped(m, c) for m, c in zip(q.within, each_layer(damping, len(q.within)), strict=True)]
+        diagonal = [damped(m, c) for m, c in zip(q.within, base.each_layer(damping, len(q.within)), strict=True)]
         roots = [[inverse_root(m) for m in pair] for pair in diagonal]
         oks = [ok for pair in roots for _, ok in pair]
         links, conditionals = [], []
@@ -223,10 +211,7 @@ class BlockTridiagonalKronecker:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTridiagonal(NaturalGradient):
-    """Noisy block-tridiagonal K-FAC; the paper gives it no settings, so the defaults are noisy K-FAC's.
-
-    `init`, `update` and the density are those of `NaturalGradient`, with one factor over all layers.
-    """
+    """Noisy block-tridiagonal K-FAC: a `NaturalGradient` with one factor over all layers and noisy K-FAC's defaults."""
 
     by_replica = NaturalGradient.by_replica
 
@@ -266,4 +251,5 @@ CONTRACT: dict[str, object] = {
     "forgetful": {"beta": 0.5},
     "refuses": ("convolutions",),
     "linear": [("mean", {"lr": 0.2, "beta": 0.05})],  # the damping is no plain sum
+    "average": {"variance": 2.5},
 }

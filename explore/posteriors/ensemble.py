@@ -1,8 +1,7 @@
 """Deep ensemble: nets fitted one by one to the posterior's mode; their spread is the uncertainty.
 
 Lakshminarayanan, Pritzel, Blundell: Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles (2017),
-without its adversarial examples and without its variance head: all members share the likelihood's noise. The members
-stand on the sample axis, [R, S, I, O]. Each minimises
+without adversarial examples and without variance head: members share the likelihood's noise. Each minimises
 
     -E[log p(y | x, W)] + |W|^2 / (2 N eta)                       with Adam, from its own random start
 
@@ -21,13 +20,13 @@ from explore.inference.updates.points import PointEstimate, PointState
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(PointEstimate):
-    """A deep ensemble of maximum a posteriori nets: `init` and `update` are those of `PointEstimate`."""
+    """A deep ensemble of maximum a posteriori nets, [R, S, I, O]."""
 
     members: int = 5
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
     by_replica = frozenset({"lr", "prior_variance"})
-    only_anew: ClassVar[str] = "ensemble members need different initial weights, not one module's"
-    no_mixture: ClassVar[str] = "an ensemble is a mixture of nets already; its members are a setting of its own"
+    pretrained_error: ClassVar[str] = "ensemble members need different initial weights"
+    mixture_error: ClassVar[str] = "an ensemble is already a mixture; set its number of members instead"
 
     @property
     def certain(self) -> bool:

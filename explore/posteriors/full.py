@@ -1,7 +1,7 @@
 """NNG-full: one Gaussian with a dense covariance over all weights of a small network, fitted by natural gradient.
 
-Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), equations 6 to 9. With all
-weights of all layers in one vector w and g = d log p(y|x,w) / dw of one example,
+Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), equations 6 to 9. With all weights
+of all layers in one vector w and g = d log p(y|x,w) / dw of one example,
 
     q(w) = N(mu, (lambda/N) (F + gamma I)^-1)                                gamma = lambda / (N eta)
     F <- (1 - beta) F + beta E[g g^T]                                        targets drawn from the model
@@ -9,9 +9,8 @@ weights of all layers in one vector w and g = d log p(y|x,w) / dw of one example
     mu <- mu + alpha (F + gamma' I)^-1 V~                                    gamma' = gamma + extrinsic damping
 
 V~ is the bias-corrected moving average of V; eta is the prior's variance, lambda the weight of the KL, N the number of
-data. F starts from the identity, as the factors of noisy K-FAC do: from the first batches alone it would have almost
-no rank, and the steps would diverge. For each replica a step is cubic in the number of weights in time, and quadratic
-in memory.
+data. F starts from the identity, since the first batches alone would give it almost no rank. A step is cubic in the
+number of weights.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class DenseFactor(NamedTuple):
         return torch.cat([self._inner(g).square().sum(2) for g in means], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return it from S x S Gram matrices; no projection is needed."""
+        """Compute the curvature from S x S Gram matrices, without a projection."""
         parts = []
         for g in example_gradients(taps):
             s, b = g[0].shape[1:3]
@@ -128,23 +127,15 @@ class Dense:
 
 @dataclass(frozen=True, kw_only=True)
 class Full(NaturalGradient):
-    """Natural-gradient inference with a dense covariance; the defaults are noisy K-FAC's.
-
-    `init`, `update` and the density are those of `NaturalGradient`, with F in full.
-
-    Raises:
-        InputError: for a network with more than 4096 weights.
-    """
+    """Natural-gradient inference with a dense covariance, F in full; the defaults are noisy K-FAC's."""
 
     by_replica = NaturalGradient.by_replica
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.net.weights > MAX_WEIGHTS:
-            raise InputError(
-                f"a dense covariance of {self.net.weights} weights has {self.net.weights**2:,} entries a replica; "
-                f"at most {MAX_WEIGHTS} weights are allowed (slang and noisy-kfac take more)"
-            )
+            counts = f"the network has {self.net.weights:,} weights; full supports at most {MAX_WEIGHTS:,}"
+            raise InputError(f"{counts}; use slang or noisy-kfac")
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:

@@ -9,16 +9,15 @@ A Gaussian's unknown precisions tau_o ~ Gamma(a0, b0) are integrated out, which 
     log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
     tau_o | w, D ~ Gamma(a, b_o(w))
 
-An update moves every chain by `thinning` transitions and keeps its end. The batch stands for N/B copies of each of its
-examples, so the posterior is exact only where a batch is the whole data, the default. The first `warmup` updates tune
-the sampler; the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
+An update moves every chain by `thinning` transitions and keeps its end. The first `warmup` updates tune the sampler;
+the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -40,7 +39,7 @@ from explore.nets.protocols import Noise
 
 
 class HMCState(NamedTuple):
-    """The state of `HMC`; S = chains * draws: draw by draw, the chains side by side."""
+    """The state of `HMC`; S = draws * chains, with the chain varying fastest."""
 
     common: Common
     weights: Weights  # the last draws
@@ -58,15 +57,15 @@ class HMC(Predictive):
     warmup: int = 100  # updates that tune step size and mass matrix
     thinning: int = 10  # transitions an update
     chains: int = 4  # C
-    prior_variance: float | Literal["learned"] = 1.0  # eta, which it does not learn
+    prior_variance: float | Literal["learned"] = 1.0  # eta; hmc does not learn it
     target_accept: float = 0.8  # the acceptance probability that the step size is tuned to
     max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps a transition
 
     ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)", "chains": "[1, 1000]", "max_tree_depth": "[1, 30]"}
     whole: ClassVar[bool] = True
-    only_anew: ClassVar[str] = "hmc's chains start at draws from the prior, not at a module's weights"
+    pretrained_error: ClassVar[str] = "hmc starts its chains from the prior, not from a module's weights"
     partial: ClassVar[bool] = False  # its likelihoods are NumPyro's
-    no_mixture: ClassVar[str] = "hmc samples the exact posterior, of which there is one; it has chains, not members"
+    mixture_error: ClassVar[str] = "hmc samples the exact posterior, so mixing fits adds nothing; use more chains"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,15 +81,16 @@ class HMC(Predictive):
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
         """Return draws from the prior; each chain starts at a separate one."""
         if self.min_batches > 1:
-            raise InputError(f"min_batches is {self.min_batches}; hmc takes all data at once, so 1")
+            raise InputError(f"min_batches is {self.min_batches}; hmc needs all data at once: set it to 1")
         if round(n_data / self.batch_size) > 1:
-            raise InputError(f"batch_size is {self.batch_size}; hmc takes all data at once, so at least {n_data:g}")
+            raise InputError(f"batch_size is {self.batch_size}; hmc needs all data at once: at least {n_data:g}")
         shared = common(self, n_data, replicas, rng)
         normal = rng.normal(replicas, self.chains * self.draws, self.net.weights)
         vector = math.sqrt(float(self.prior_variance)) * normal
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
-        scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if self._unknown_noise else None
+        unknown = getattr(self.likelihood, "noise_std", 1.0) is None
+        scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if unknown else None
         return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, scales, chains)
 
     def update(self, state: HMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[HMCState, Info]:
@@ -142,10 +142,6 @@ class HMC(Predictive):
     def _shape(self, n_data: float) -> float:
         """Return a = a0 + N / 2."""
         return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
-
-    @property
-    def _unknown_noise(self) -> bool:
-        return getattr(self.likelihood, "noise_std", 1.0) is None
 
 
 def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
@@ -216,9 +212,10 @@ class _Sampler:
         net, likelihood = posterior.net, posterior.likelihood
         if wrong := [kind.__name__ for kind in net.sequence if kind is not nn.Linear and kind not in ACTIVATIONS]:
             allowed = ", ".join(kind.__name__ for kind in (nn.Linear, *ACTIVATIONS))
-            raise InputError(f"hmc takes an nn.Sequential of {allowed}; this network has a {wrong[-1]}")
+            raise InputError(f"hmc supports only an nn.Sequential of {allowed}; this network has a {wrong[-1]}")
         if type(likelihood) not in LOG_LIKELIHOODS:
-            raise InputError(f"hmc knows the likelihoods {', '.join(k.__name__ for k in LOG_LIKELIHOODS)}")
+            allowed = ", ".join(kind.__name__ for kind in LOG_LIKELIHOODS)
+            raise InputError(f"hmc does not support the likelihood {type(likelihood).__name__}; allowed: {allowed}")
         self._posterior: HMC = posterior
         self._jax: Any = jax
         self._transition: Any
@@ -291,11 +288,7 @@ class _Sampler:
     def advance(
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Move the chains by `thinning` transitions each on `copies` copies of the batch.
-
-        Returns:
-            (their state; z [R, C, W], -log p(D, w) [R, C], and acceptance and share of divergences [R]).
-        """
+        """Move the chains; return their state, and z [R, C, W], -log p(D, w) [R, C], acceptance, divergences [R]."""
         lead = chains[0].shape[:2]
         keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():
@@ -305,12 +298,11 @@ class _Sampler:
             results = (state.z, state.potential_energy, accepted.mean(1), divergent.mean(1))
             return self._torch(state, rng.device, rng.dtype), self._torch(results, rng.device, rng.dtype)
 
-    def numbers(self) -> Any:
+    @contextmanager
+    def numbers(self) -> Iterator[None]:
         """Compute in double precision on the CPU, within the context."""
-        stack = ExitStack()
-        stack.enter_context(self._jax.enable_x64(True))
-        stack.enter_context(self._jax.default_device(self._jax.devices("cpu")[0]))
-        return stack
+        with self._jax.enable_x64(True), self._jax.default_device(self._jax.devices("cpu")[0]):
+            yield
 
     def _torch(self, values: Any, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
         leaves = (torch.tensor(np.asarray(leaf), device=device) for leaf in self._jax.tree.leaves(values))

@@ -1,10 +1,7 @@
 """MAP: one net at the mode of the posterior, the baseline without uncertainty.
 
-It minimises, by Adam or by gradient descent with momentum,
-
-    -E[log p(y | x, W)] + |W|^2 / (2 N eta)
-
-i.e. weight decay 1 / (N eta). There is no density and the weights do not vary: variances over them say nothing.
+Adam, or gradient descent with momentum, minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta): weight decay 1 / (N eta).
+There is no density and the weights do not vary: variances over them say nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from explore.inference.updates.points import PointEstimate, PointState
 
 @dataclass(frozen=True, kw_only=True)
 class MAP(PointEstimate):
-    """The maximum a posteriori net: `init` and `update` are those of `PointEstimate`."""
+    """The maximum a posteriori net."""
 
     optimiser: Literal["adam", "sgd"] = "adam"
     momentum: float = 0.9  # of sgd

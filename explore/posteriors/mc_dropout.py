@@ -5,9 +5,8 @@ Gal, Ghahramani: Dropout as a Bayesian Approximation (2016). For each layer with
     W = diag(z) M,  z_i = Bernoulli(1 - p) / (1 - p),  z = 1 for the bias
     minimise  -E[log p(y | x, W)] + E|W|^2 / (2 N eta)         with Adam, fresh z for every example
 
-With E z_i^2 = 1 / (1 - p) the penalty is weight decay 1 / (N eta (1 - p)) on the rows that can be dropped, up to a
-constant in M the KL of their paper. A sample is one z a layer, the same for every input. In a convolution z drops
-entries of the kernel, at all positions alike: each example has a kernel of its own.
+As E z_i^2 = 1 / (1 - p), the penalty is weight decay 1 / (N eta (1 - p)) on rows that can be dropped. A sample is one z
+a layer, the same for every input; in a convolution z drops entries of an example's kernel, at all positions alike.
 
 There is no density, hence no KL and no gain: choose by `information-gain` or `max-variance`.
 """
@@ -30,7 +29,7 @@ from explore.inference.updates.points import PointEstimate, PointState
 
 @dataclass(frozen=True, kw_only=True)
 class MCDropout(PointEstimate):
-    """Monte Carlo dropout: `init` and `update` are those of `PointEstimate`, whose weights are M."""
+    """Monte Carlo dropout; the weights of its state are M."""
 
     epochs: int = 400
     rate: float = 0.05  # p

@@ -2,18 +2,15 @@
 
 Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), Algorithm 1.
 
-With f the running average of squared gradients of the log-likelihood, one square for every example:
-
     q(w): w ~ N(mu, (lambda/N) / (f + gamma))                                 gamma = lambda / (N eta)
     v  = E[d log p(y|x,w) / dw] - gamma w                                     w ~ q, averaged over S samples
     m  <- beta1 m + (1 - beta1) v,     m~ = m / (1 - beta1^k)                 at step k
     f  <- (1 - beta) f + beta E[(d log p(y|x,w) / dw)^2]                      targets drawn from the model
     mu <- mu + alpha m~ / (f^1/2 + gamma')                                    gamma' = gamma + extrinsic damping
 
-eta is the prior's variance, lambda the weight of the KL, N the number of data; beta = 1 - beta2. The square root is in
-the mean step alone; in the variance it would give no posterior. Neither would the square of a batch's mean gradient,
-which is smaller by about the size of the batch. f starts at 1, so that the first weights have the deviation
-(lambda/N)^1/2, as in noisy K-FAC, and is not corrected for it.
+f averages one square for every example; eta is the prior's variance, lambda the weight of the KL, N the number of data;
+beta = 1 - beta2. In the variance the square root, or the square of a batch's mean gradient, would give no posterior. f
+starts at 1, so that the first weights have the deviation (lambda/N)^1/2, as in noisy K-FAC.
 """
 
 from __future__ import annotations

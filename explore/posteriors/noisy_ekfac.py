@@ -7,20 +7,15 @@ K-FAC and their eigenvectors Q_A, Q_S,
     r <- (1 - omega) r + omega E[(Q_A^T dW Q_S)^2]         dW: an example's gradient, targets drawn from the model
     M <- M + alpha Q_A [(Q_A^T V~ Q_S) / (r + gamma')] Q_S^T                       gamma' = gamma + extrinsic damping
 
-V~ as in noisy K-FAC. Every T_eig steps the basis is recomputed; r becomes the diagonal, in the new basis, of the
-matrix that it stood for (the authors keep its numbers). Of a layer at several positions (tokens, pixels) dW is their
-sum, and A and S are those of `explore.inference.structures.kronecker`.
+V~ as in noisy K-FAC. Every T_eig steps the basis is recomputed; r becomes the diagonal, in the new basis, of the matrix
+that it stood for (the authors keep its numbers). At several positions (tokens, pixels) dW is their sum, and A and S are
+those of `explore.inference.structures.kronecker`.
 
-In the paper r restarts from K-FAC's eigenvalues every T_reset steps. Here it does so with `reset_interval`, after the
-step's factors are made of the corrected r, and only where T_reset steps of the training remain. Before a restart,
-(1 - omega)^T_reset of K-FAC is left in r: 0.61 with the paper's settings for regression, and 0.95, almost no
-correction, with a tenth of omega.
-
-The paper's text and code differ. The text restarts with K-FAC's eigenvalues every 50 steps (preset `paper-text`). The
-code takes those of the damped factors A^gamma and S^gamma (`reset_damped`) and adds gamma again when sampling. It never
-advances the counter of its intervals, so that it restarts and renews the basis at every step (preset `paper`, but with
-the text's T_eig = 5 for the basis). So it is noisy K-FAC, damped once more, with a share omega of the last batch's
-diagonal.
+In the paper r restarts from K-FAC's eigenvalues every T_reset steps, here with `reset_interval`, after the step's
+factors are made of the corrected r, and only where T_reset steps remain. Paper and code differ: the text restarts every
+50 steps (preset `paper-text`); the code takes the eigenvalues of A^gamma and S^gamma (`reset_damped`), adds gamma again
+when sampling, and restarts at every step (preset `paper`), so that it is noisy K-FAC, damped once more, with a share
+omega of the last batch's diagonal.
 """
 
 from __future__ import annotations
@@ -37,16 +32,9 @@ from explore.core.context import Number, Turn
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
+from explore.inference.structures import kronecker
 from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
-from explore.inference.structures.kronecker import (
-    KroneckerMoments,
-    KroneckerRule,
-    WeightSharing,
-    damped,
-    eigenbases,
-    eigenbasis,
-    rotated_squares,
-)
+from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
@@ -73,14 +61,14 @@ class EigenRule:
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Eigen:
         moments = self.kronecker.init(inputs, outputs, replicas, rng)
-        return Eigen(moments, *eigenbasis(moments))
+        return Eigen(moments, *kronecker.eigenbases([moments])[0])
 
     def observe(self, q: Eigen, taps: Taps, schedule: Number, step: int) -> Eigen:
         return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
 
     def scaled(self, q: Eigen, taps: Taps, schedule: Number) -> Eigen:
         """Move r towards the batch's."""
-        new = rotated_squares(taps, q.inputs, q.outputs)
+        new = kronecker.rotated_squares(taps, q.inputs, q.outputs)
         return q._replace(scale=torch.lerp(q.scale, new, over(self.omega * schedule, new)))
 
     def factor(self, q: Eigen, damping: Damping) -> tuple[Diagonal, Bool[Tensor, " R"]]:
@@ -91,7 +79,7 @@ class EigenRule:
 
     def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
         """Set r to K-FAC's, the diagonal in the basis of A (x) S, or with a damping of A^gamma (x) S^gamma."""
-        moments = q.moments if damping is None else damped(q.moments, damping)
+        moments = q.moments if damping is None else kronecker.damped(q.moments, damping)
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
 
@@ -109,7 +97,7 @@ class EigenLayers(PerLayer):
             moments = (rule.kronecker.observe(q.moments, t, schedule, step) for q, t in pairs)
             statistics = tuple(q._replace(moments=m) for q, m in zip(statistics, moments, strict=True))
         if step % rule.basis_interval == 0:
-            bases = eigenbases([q.moments for q in statistics])
+            bases = kronecker.eigenbases([q.moments for q in statistics])
             statistics = tuple(_turned(q, Eigen(q.moments, *b)) for q, b in zip(statistics, bases, strict=True))
         if step % rule.scale_interval == 0:
             statistics = tuple(rule.scaled(q, t, schedule) for q, t in zip(statistics, taps, strict=True))
@@ -126,7 +114,6 @@ def _turned(old: Eigen, new: Eigen) -> Eigen:
 class NoisyEKFAC(NaturalGradient):
     """Noisy EK-FAC; the defaults are the paper's for the UCI sets, but for restarts and `adaptive_damping`.
 
-    `init`, `update` and the density are those of `NaturalGradient`, with `EigenRule` for the Fisher matrix of a layer.
     Work with an interval is due at steps that both it and `statistics_interval` divide.
     """
 
@@ -170,8 +157,8 @@ class NoisyEKFAC(NaturalGradient):
 
     @property
     def _rule(self) -> EigenRule:
-        kronecker = KroneckerRule(self.beta, weight_sharing=self.weight_sharing)
-        return EigenRule(kronecker, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
+        moments = KroneckerRule(self.beta, weight_sharing=self.weight_sharing)
+        return EigenRule(moments, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
 
 
 AS_CODE: dict[str, object] = {"reset_interval": 1, "reset_damped": True}  # as the authors' code restarts

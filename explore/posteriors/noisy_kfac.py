@@ -1,8 +1,7 @@
 """Noisy K-FAC: a matrix-variate Gaussian per layer, fitted by natural gradient.
 
-Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), Algorithm 2 and Section 3.3.
-
-For one layer with W [I, O], the bias its last row, inputs a with a constant 1 last, g = d log p(y|x,W) / d(a W):
+Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), Algorithm 2 and Section 3.3. For
+one layer with W [I, O], the bias its last row, inputs a with a constant 1 last, g = d log p(y|x,W) / d(a W):
 
     q(W) = MN(M; (lambda/N) [A^gamma]^-1, [S^gamma]^-1)                      gamma = lambda / (N eta)
     A <- (1 - beta) A + beta E[a a^T],  S <- (1 - beta) S + beta E[g g^T]    targets drawn from the model
@@ -10,8 +9,8 @@ For one layer with W [I, O], the bias its last row, inputs a with a constant 1 l
     M <- M + alpha [A^gamma']^-1 V~ [S^gamma']^-1                            gamma' = gamma + extrinsic damping
 
 with A^gamma = A + pi sqrt(gamma) I, S^gamma = S + sqrt(gamma)/pi I, pi^2 = (tr A / I) / (tr S / O), and V~ the
-bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data.
-Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.structures.kronecker`.
+bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data. At
+several positions (tokens, pixels) A and S are those of `explore.inference.structures.kronecker`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ from explore.inference.updates.natural import TABLE, NaturalGradient
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyKFAC(NaturalGradient):
-    """Noisy K-FAC; the defaults are the paper's for regression on the UCI sets, but for `adaptive_damping`.
-
-    `init`, `update` and the density are those of `NaturalGradient`, with A (x) S for the Fisher matrix of a layer.
-    """
+    """Noisy K-FAC; the defaults are the paper's for regression on the UCI sets, but for `adaptive_damping`."""
 
     damping: Literal["split", "exact"] = "split"
     weight_sharing: WeightSharing = "auto"  # of factors by the positions of a layer, see `structures.kronecker`
@@ -60,19 +56,16 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper-protein": {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
     "small": natural.SMALL,
     "image": natural.IMAGE | {"factor_interval": 20},
-    # VGG16 on CIFAR-10 without augmentation or batch normalisation. The paper's code adds up steps of 0.01, clipped at
-    # 1e-3 each, with momentum 0.9, ten times that in all; here the gradient is averaged, so that lr is ten times and
-    # kl_clip, which bounds a square, a hundred times as large. The code's bound shrinks to a two-thousandth; here steps
-    # shrink linearly, as with constant ones LeNet-5 diverged on MNIST once its factors had left their start. The code
-    # has the extrinsic damping in place of gamma in the mean step. Before the first factorisation its weights have
-    # almost no noise, here a deviation of (lambda / N)^1/2 = 0.003.
+    # VGG16 on CIFAR-10 without augmentation or normalisation. The paper's code adds up steps of 0.01, clipped to
+    # 1e-3 each, with momentum 0.9; here the gradient is averaged, so that lr is ten times and kl_clip, which bounds a
+    # square, a hundred times as large. Its bound shrinks, here steps do. It has the extrinsic damping in place
+    # of gamma in the mean step, and almost no noise before the first factorisation.
     "paper-image": natural.IMAGE | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "factor_interval": 200,
     },
-    # VIME's dynamics model, trained without end on batches of 10, with its prior. Chosen, like others of this name, by
-    # the likelihood of new transitions of two tasks over a short grid. Every fifth batch's Fisher matrix is enough, and
-    # five times as fast. With a fixed damping the model diverged on one-hot observations of which some are rare.
+    # VIME's dynamics model, trained without end on batches of 10, with its prior. Chosen by the likelihood of new
+    # transitions of two tasks. With a fixed damping the model diverged on one-hot observations of which some are rare.
     "vime": {
         "prior_variance": 0.25, "samples": 5, "beta": 0.05, "adaptive_damping": True, "statistics_interval": 5,
         "factor_interval": 25,

@@ -11,11 +11,8 @@ one example at the data's own targets,
 
 E averages over S samples w ~ q and the M examples of a batch; m^ is the bias-corrected moving average of E[g]; eta is
 the prior's variance (biases can have their own), lambda the weight of the KL, N the number of data. With a decay p,
-alpha and beta are divided by 1 + t^p at step t. The diagonal of the precision is that of the update without projection.
-
-The printed algorithm differs: E[g g^T] has a minus sign, the arguments of `fast_eig` lack their square roots and the
-scale N / M, d lacks the factor beta before 1 / eta, the gradient its N / M, and Section 3.1 samples with the precision
-for a covariance. The authors' code follows the equations above. Means start as in the other methods.
+alpha and beta are divided by 1 + t^p at step t. The printed algorithm differs in a sign, in scales and in the sampler;
+the authors' code follows the equations above.
 """
 
 from __future__ import annotations
@@ -32,18 +29,10 @@ from explore.core.linalg import basis, eigh, moved
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, Taps, flatten, unflatten
 from explore.execution import parallel
-from explore.inference.base import Common, common
-from explore.inference.common import Rows
+from explore.inference.base import Common, Rows, common
+from explore.inference.structures import low_rank
 from explore.inference.structures.base import example_gradients, gradient_moments
-from explore.inference.structures.low_rank import (
-    LowRankFactor,
-    Vectors,
-    combine,
-    gradients_combine,
-    gradients_gram,
-    gradients_inner,
-    inner,
-)
+from explore.inference.structures.low_rank import LowRankFactor, Vectors
 from explore.inference.updates import natural, steps
 
 
@@ -101,7 +90,10 @@ class SLANG(natural.NaturalPosterior):
         precision = LowRankFactor(columns, tuple(diagonal))
 
         average, corrected = steps.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
-        ascent = tuple(_less(count * v, p, m) for v, p, m in zip(corrected, prior, state.mean, strict=True))
+        ascent = tuple(
+            torch.addcmul(count * v, p, m, value=-1) if isinstance(p, Tensor) else torch.add(count * v, m, alpha=-p)
+            for v, p, m in zip(corrected, prior, state.mean, strict=True)
+        )
         direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
         direction = steps.clipped(direction, ascent, self.lr, steps.step_limit(None, self.trust_region, 1.0))
         mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
@@ -123,11 +115,6 @@ class SLANG(natural.NaturalPosterior):
         return tuple(rows)
 
 
-def _less(x: Tensor, p: float | Tensor, m: Tensor) -> Tensor:
-    """Return x - p m."""
-    return torch.addcmul(x, p, m, value=-1) if isinstance(p, Tensor) else torch.add(x, m, alpha=-p)
-
-
 DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code; so do rounding errors
 
 
@@ -136,11 +123,7 @@ Leading = tuple[Vectors, Bool[Tensor, " R"]]
 
 
 def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng) -> Leading:
-    """Return U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
-
-    With few examples the eigenvalues are those of a small Gram matrix; with few weights X itself is small. Otherwise
-    the randomised method is cheapest.
-    """
+    """Return U+ with U+ U+^T = the leading eigenpairs of X = keep U U^T + weight E[g g^T], in the cheapest way."""
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2] * parallel.world().processes
     sketch = min(2 * rank + 2, weights)
@@ -163,13 +146,13 @@ def leading_gram(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: 
     """Decompose Y^T Y in place of X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]; then U+ = Y C."""
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
     old, new = math.sqrt(keep), math.sqrt(weight / n)
-    cross = old * new * gradients_inner(taps, columns)  # [R, n, L]
-    top = torch.cat([keep * inner(columns, columns), cross.mT], 2)
-    gram = torch.cat([top, torch.cat([cross, weight / n * gradients_gram(taps)], 2)], 1)
+    cross = old * new * low_rank.gradients_inner(taps, columns)  # [R, n, L]
+    top = torch.cat([keep * low_rank.inner(columns, columns), cross.mT], 2)
+    gram = torch.cat([top, torch.cat([cross, weight / n * low_rank.gradients_gram(taps)], 2)], 1)
     values, vectors, ok = eigh(gram)
     c = vectors[:, :, -rank:] * _is_large(values)[:, None, -rank:]
-    from_old = combine(old * c[:, :rank].mT, columns)
-    from_new = gradients_combine(taps, new * c[:, rank:])
+    from_old = low_rank.combine(old * c[:, :rank].mT, columns)
+    from_new = low_rank.gradients_combine(taps, new * c[:, rank:])
     return tuple(a + b for a, b in zip(from_old, from_new, strict=True)), ok
 
 
@@ -195,8 +178,8 @@ def leading_randomised(
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
 
     def product(q: Vectors) -> Vectors:
-        old = combine(keep * inner(q, columns), columns)
-        new = parallel.mean(gradients_combine(taps, gradients_inner(taps, q)))
+        old = low_rank.combine(keep * low_rank.inner(q, columns), columns)
+        new = parallel.mean(low_rank.gradients_combine(taps, low_rank.gradients_inner(taps, q)))
         return tuple(torch.add(a, b, alpha=weight / n) for a, b in zip(old, new, strict=True))
 
     y = unflatten(2 * rng.uniform(columns[0].shape[0], sketch, sum(i * o for i, o in shapes)) - 1, shapes)
@@ -204,13 +187,13 @@ def leading_randomised(
         q = unflatten(basis(flatten(y).mT).mT, shapes)
         y = product(q)
     # X ~ Y (Q^T Y)^-1 Y^T = F F^T with F = Y E e^-1/2, and U+ is F in the leading eigenvectors of F^T F.
-    small = inner(q, y)
+    small = low_rank.inner(q, y)
     values, vectors, ok = eigh(0.5 * (small + small.mT))
     inverse = torch.where(_is_large(values), values.clamp_min(DROPPED).rsqrt(), 0)
-    f = combine((vectors * inverse.unsqueeze(1)).mT, y)
-    values, vectors, ok_f = eigh(inner(f, f))
+    f = low_rank.combine((vectors * inverse.unsqueeze(1)).mT, y)
+    values, vectors, ok_f = eigh(low_rank.inner(f, f))
     c = vectors[:, :, -rank:] * _is_large(values)[:, None, -rank:]
-    return combine(c.mT, f), ok & ok_f
+    return low_rank.combine(c.mT, f), ok & ok_f
 
 
 def _is_large(values: Float[Tensor, "R n"]) -> Bool[Tensor, "R n"]:
@@ -224,8 +207,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.7, "trust_region": 0.25, "initial_precision": 50.0,
         "rank": 8, "beta": 0.005, "prior_variance": 2.0,
     },
-    # The paper's for Boston, Energy, Kin8nm and Naval, but for the variances of prior and noise, which it searches on
-    # every split. Its lr is 0.005 on Concrete and Power (as is beta) and Wine; both are 0.08 on Yacht.
+    # The paper's for Boston, Energy, Kin8nm and Naval; it searches the variances of prior and noise on every split.
     "uci": {"epochs": 120, "bias_prior_variance": 1e6},
     # From an initial deviation of 1 most of the thousand steps would shrink it.
     "small": natural.SMALL | {"rank": 8, "initial_precision": 200.0},

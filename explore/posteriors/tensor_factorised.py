@@ -1,13 +1,13 @@
 """Factorised tensors: weight matrices as Kronecker products of small Gaussian matrices, with as few parameters as WHVI.
 
-The comparator of Rossi, Marmin, Filippone (2020, figure 3), who match its parameters to WHVI's. The form is the
-standard one (Novikov et al. 2015, Tensorizing Neural Networks, with two factors). For each hidden layer
+The comparator of Rossi, Marmin, Filippone (2020, figure 3), in the form of Novikov et al. 2015, Tensorizing Neural
+Networks, with two factors. For each hidden layer
 
     W = 1/sqrt(n) sum_k A_k (x) B_k,   A_k [a, c], B_k [b, d] with independent Gaussian entries,   prior N(0, eta)
 
-with a, b about the square root of the inputs, c, d about that of the outputs; surplus rows and columns are dropped. A
-D x D layer with n = 1 has 4 D parameters, exactly WHVI's (S1, S2, mu, sigma); otherwise n makes the numbers nearest.
-Biases are Gaussian, and so are weights of the last layer.
+with a, b about the square root of the inputs, c, d about that of the outputs; surplus rows and columns are dropped. A D
+x D layer with n = 1 has 4 D parameters, exactly WHVI's; otherwise n makes the numbers nearest. Biases and weights of
+the last layer are Gaussian.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from explore.nets.protocols import Layer
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFactorised(Reparameterised):
-    """Factorised tensors with Gaussian factors: `init`, `update` and `sample` are those of `Reparameterised`."""
+    """Factorised tensors with Gaussian factors."""
 
     by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
 

@@ -12,11 +12,9 @@ With loss l = -log p(y|x,w), N the number of data times the augmentation factor 
     mu <- mu - alpha m / (s + delta~ + gamma)                no square root
 
 delta is the prior's precision and tau the weight of the KL, which rises to its full value at the start of training.
-gamma damps the posterior's variance too. At the fixed point s = h the precision is (N/tau) (h + gamma) + delta; the
-paper's rule s <- (1 - tau beta2) s + beta2 h has h/tau there, which for tau other than 1 is not the posterior of its
-bound. The first gradients are taken at mu, and their h becomes s; before, the density has the prior's width. beta2 near
-1 forgets earlier batches. The paper's workers each take a part of the batch and their own samples; so do `sub_batches`,
-each with its normalisations.
+gamma damps the posterior's variance too. The paper's rule s <- (1 - tau beta2) s + beta2 h has the fixed point h/tau,
+which for tau other than 1 is not the posterior of its bound. The first gradients are taken at mu, and their h becomes
+s. Like the paper's workers, each of the `sub_batches` has its own samples and normalisations.
 """
 
 from __future__ import annotations
@@ -51,10 +49,7 @@ class VOGNState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class VOGN(natural.NaturalPosterior):
-    """VOGN; the defaults are the paper's for LeNet-5 on CIFAR-10, but for one worker in place of four.
-
-    `momentum` is beta1; `lr_decay` is of alpha alone.
-    """
+    """VOGN with the paper's defaults for LeNet-5 on CIFAR-10, but for one worker; `momentum` is beta1."""
 
     epochs: int = 211
     batch_size: int = 128
@@ -84,7 +79,8 @@ class VOGN(natural.NaturalPosterior):
         shared, examples = state.common, batch.x.shape[1]
         used = examples - examples % (self.sub_batches * parallel.world().held)
         if not used:
-            raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
+            split = f"split a batch of {examples} examples into {self.sub_batches} sub-batches"
+            raise InputError(f"cannot {split}; use a larger batch_size or fewer sub_batches")
         step = int(shared.step) + 1
         lr, rate, tau = numbers(self.turn(step, progress))
         tempering = torch.zeros_like(state.tempering) + tau if self.rises else state.tempering
@@ -146,22 +142,18 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     # LeNet-5 on CIFAR-10 without augmentation: four workers with 32 examples and six samples each.
     "paper": {"sub_batches": 4},
-    # Whole-batch steps, and an s that remembers. Step and damping were chosen by the test error of active learning on
-    # Boston, on unpublished splits; the rest is noisy K-FAC's.
+    # Step and damping were chosen by active learning on Boston, on unpublished splits; the rest is noisy K-FAC's.
     "small": {
         "epochs": 1000, "batch_size": 30, "samples": 5, "lr": 0.01, "beta2": 0.02, "damping": 0.1,
         "prior_variance": 0.3, "kl_weight": 0.35,
     },
-    # Regression on the UCI sets: batches, samples and prior of the other papers, and a tenth of their step, which
-    # counts 1 / (1 - beta1) times.
+    # The UCI sets: batches, samples and prior of other papers, and a tenth of their step, which counts ten times.
     "uci": {
         "epochs": 200, "batch_size": 10, "samples": 10, "lr": 0.001, "beta2": 0.01, "damping": 1e-4,
         "prior_variance": 1.0, "kl_start": 1.0,
     },
     # Image networks, from an epoch on: s averages some thirty batches, the paper's the last one. Noise starts small, as
-    # an AlexNet stayed at chance with all of it at once. Chosen on validation parts of MNIST (LeNet-5) and of 5,000
-    # images of CIFAR-10 (LeNet-5, AlexNet). A fifth of the KL weight is better for the AlexNet, and the LeNet-5 is too
-    # sure with it.
+    # an AlexNet stayed at chance with all of it at once. Chosen on validation parts of MNIST and CIFAR-10.
     "image": {
         "epochs": 160, "samples": 1, "lr": 0.0005, "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.0,
         "beta2": 0.03, "prior_variance": 0.0025, "kl_weight": 0.05, "kl_start": 0.02, "kl_warmup": 0.3,

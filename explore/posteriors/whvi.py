@@ -5,21 +5,17 @@ Rossi, Marmin, Filippone: Walsh-Hadamard Variational Inference for Bayesian Deep
     W = sqrt(D) S1 H diag(g) H S2,   q(g) = N(mu, diag sigma^2) or N(mu, Sigma),   prior g ~ N(0, eta)
     y = S1 sqrt(D) H [g o (H S2 x)]                                       two transforms, g drawn for every example
 
-H [D, D] is the orthonormal Walsh-Hadamard matrix. S1 and S2 are diagonal and optimised; they start as random signs, so
-that weights have the variance of g's entries. (The paper's H has entries +-1 and no sqrt(D), so that g is smaller by
-sqrt(D).) Inputs are padded with zeros to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are stacked, with a shared g
-and separate S1 and S2, and surplus rows are dropped. Biases are Gaussian, and so are weights of the last layer.
-
-The covariance of W has rank D, so W has no density: the KL, the entropy and the gain are those of the coordinates g,
-biases and the last layer.
+H [D, D] is the orthonormal Walsh-Hadamard matrix. (The paper's has entries +-1 and no sqrt(D).) S1 and S2 are diagonal
+and optimised; they start as random signs. Inputs are padded to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are
+stacked, with a shared g and separate S1 and S2. Biases and weights of the last layer are Gaussian. W has rank D and so
+no density: KL, entropy and gain are those of the coordinates g, biases and the last layer.
 
 Normalising flows (Rezende, Mohamed 2015) make q(g) other than Gaussian, the KL being estimated with the samples:
 
     g_k = g_{k-1} + u tanh(w^T g_{k-1} + b),   log |det| = log(1 + w^T u (1 - tanh^2))
     KL  = E[log q_0(g_0) - sum log |det| - log p(g_K)]
 
-Entropy, log-density and the divergence between two states are then those of g_0. The gain is also that of g, as a map
-of both densities does not change a divergence.
+Entropy, log-density and divergences are then those of g_0; a map of both densities does not change a divergence.
 """
 
 from __future__ import annotations
@@ -37,18 +33,9 @@ from torch import Tensor
 from explore.core.errors import InputError
 from explore.core.hadamard import hadamard
 from explore.core.rng import Rng
+from explore.inference.updates import reparam
 from explore.inference.updates.noisy_layers import Masked, Own, dropout_mask, signs
-from explore.inference.updates.reparam import (
-    EXCESS_SAMPLES,
-    SMALL,
-    TABLE,
-    Factorised,
-    Form,
-    Reparameterised,
-    Tensors,
-    glorot,
-    spread_of,
-)
+from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Reparameterised, Tensors, glorot
 from explore.nets.protocols import Layer
 
 Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]
@@ -56,11 +43,11 @@ Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH"
 
 @dataclass(frozen=True, kw_only=True)
 class WHVI(Reparameterised):
-    """Walsh-Hadamard variational inference: `init`, `update` and `sample` are those of `Reparameterised`.
+    """Walsh-Hadamard variational inference.
 
     In the `structure`, the factors of W from left to right, a diagonal S is optimised and V is Gaussian like g. Without
-    a second diagonal every stacked block has a separate g, as the blocks would be equal. A layer with one input or
-    output, see `vectors`, takes its n weights from a square W of at least n entries, or is stacked like any other.
+    a second diagonal every stacked block has its own g. A layer with one input or output, see `vectors`, takes its n
+    weights from a square W of at least n entries, or is stacked like any other.
     """
 
     structure: Structure = "S1HGHS2"
@@ -77,9 +64,7 @@ class WHVI(Reparameterised):
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
         if self.flows or any(isinstance(form, DropoutForm) for form in self.forms):
-            raise InputError(
-                "WHVI learns its prior's variance without flows and dropout only; prior_variance is a number"
-            )
+            raise InputError("WHVI with flows or dropout cannot learn prior_variance; set it to a number")
         layers = zip(self.forms, self.net.biases, strict=True)
         return tuple(isinstance(form, Factorised) and bias for form, bias in layers for _ in form.coordinates)
 
@@ -94,7 +79,7 @@ class WHVI(Reparameterised):
             else:
                 forms.append(WalshForm(inputs - bias, outputs, bias, self))
         if not any(form.coordinates for form in forms):
-            raise InputError("with dropout in every layer nothing is left for WHVI; use the posterior mc-dropout")
+            raise InputError("WHVI needs at least one layer without dropout; use the posterior mc-dropout")
         return tuple(forms)
 
 
@@ -122,14 +107,14 @@ class WalshForm(Form):
         if structure.endswith("S2"):
             points["s2"] = (blocks, inputs)
         self.names, self.coordinates, self.points = tuple(shapes), tuple(shapes.values()), points
-        self.excess_samples = EXCESS_SAMPLES if settings.flows else 0
+        self.excess_samples = reparam.EXCESS_SAMPLES if settings.flows else 0
 
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
         means = []
         for name, shape in zip(self.names, self.coordinates, strict=True):
             means.append(signs(rng, replicas, *shape) if name[0] == "s" else glorot(replicas, shape, self.layer, rng))
         full = self.settings.covariance == "full"
-        spreads = [spread_of(m, std, full and name == "g") for name, m in zip(self.names, means, strict=True)]
+        spreads = [reparam.spread_of(m, std, full and name == "g") for name, m in zip(self.names, means, strict=True)]
         points = [signs(rng, replicas, *shape) for shape in self.points.values()]
         if self.settings.flows:
             points += start_flows(replicas, self.settings.flows, means[0][0].numel(), rng)
@@ -272,14 +257,12 @@ def _power_of_two(n: float) -> int:
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 1.0},
     "hundreds": TABLE | {"kl_weight": 1.0, "min_batches": 16},  # experiments/table_defaults/few.py
-    # The paper's learning rate, batches and samples; its prior variance of 1e-5 is ambiguous. It takes 50 500 steps, so
-    # `epochs` should be 3 232 000 / N.
+    # The paper's, but for its ambiguous prior variance of 1e-5. It takes 50 500 steps: `epochs` = 3 232 000 / N.
     "power": {"lr": 1e-3, "schedule": "power", "batch_size": 64, "samples": 1, "noise_start": 500, "vectors": "stack"},
     # Tried on four splits of Boston only, with two hidden layers of 128.
     "uci": {"epochs": 150, "batch_size": 64, "samples": 1},
     "small": SMALL,
-    # The paper's image networks. Chosen on validation parts of 5,000 images of CIFAR-10 (LeNet-5, AlexNet with dense
-    # layers); with the default deviation, noise drowns layers of 4096, and nothing is learnt.
+    # The paper's image networks, chosen on validation parts of CIFAR-10; more noise drowns layers of 4096.
     "image": {
         "epochs": 150, "batch_size": 64, "samples": 1, "lr": 1e-3, "initial_std": 1e-3, "vectors": "stack",
         "last_layer": "whvi", "convolutions": "mc-dropout",

@@ -56,16 +56,16 @@ def _folder(package: str) -> Path:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Describe the differences between two starts of a run that may change its numbers."""
     sentences = [
-        f"{name} was {before.get(name)} and is {now.get(name)} now; the last digits may change."
+        f"{name} changed from {before.get(name)} to {now.get(name)}; the last digits may change."
         for name in ("device", "threads", "graphs", "processes")
         if before.get(name, now.get(name)) != now.get(name)
     ]
     old, new = ({**s["versions"], "commit": (s["git"] or {}).get("commit")} for s in (before, now))
-    changes = [f"{k} was {old.get(k)} and is {new.get(k)} now" for k in old | new if old.get(k) != new.get(k)]
+    changes = [f"{k} from {old.get(k)} to {new.get(k)}" for k in old | new if old.get(k) != new.get(k)]
     if before["code"] != now["code"]:
-        changes.append("the files of explore were changed")
+        changes.append("edited files of explore")
     if changes:
-        sentences.append(f"the run continues under other code: {', '.join(changes)}; the results may change.")
+        sentences.append(f"the software changed ({', '.join(changes)}); the results may change.")
     return sentences
 
 
@@ -75,7 +75,7 @@ def history(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _git() -> dict[str, Any] | None:
-    """Return the commit, and whether files differ from it; None where the package is in no checkout of its own."""
+    """Return the commit, and whether files differ from it; None if the package has no checkout."""
     folder = Path(explore.__file__).parent
 
     def git(*arguments: str) -> str:

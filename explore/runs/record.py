@@ -67,13 +67,7 @@ class Run:
     def create(
         cls, folder: Path, settings: Mapping[str, Any], state: Mapping[str, Any], session: Mapping[str, Any]
     ) -> Run:
-        """Make a new folder with its first checkpoint.
-
-        Args:
-            folder: must not exist, or be empty.
-            settings: all that decides the numbers; JSON values.
-            state: tensors and plain values to start from.
-            session: metadata of this start, from `provenance.session`.
+        """Make a new folder with its first checkpoint; an empty folder may exist.
 
         Raises:
             FolderExists: when the path is taken.
@@ -99,12 +93,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """Open a run to resume from its last checkpoint, available as `state`.
-
-        Raises:
-            InputError: when the folder is missing, damaged, put together from several runs, in use, or of an older
-                version.
-        """
+        """Open a run to resume from its last checkpoint; refuse it if it is damaged, mixed, in use, or too old."""
         read_config(folder)
         _check_name(folder)
         lock = files.lock(folder)
@@ -135,7 +124,7 @@ class Run:
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Go back to the checkpoint before the last, and set `state`."""
         if self._before is None:
-            raise InputError(f"{self.folder} was written by an older version and cannot be extended; start a new run")
+            raise InputError(f"{self.folder} was written by an older version and cannot be extended. Start a new run")
         self._last, self._before = self._before, None
         self._step = self._last["step"]
         self._save(state)  # before the tables are cut: they are cut again when the run is opened
@@ -152,16 +141,11 @@ class Run:
             self._writer(series).add_scalar(tag, value, step)
 
     def hparams(
-        self,
-        series: str,
-        settings: Mapping[str, Any],
-        metrics: Sequence[str],
-        columns: Mapping[str, Any] | None = None,
+        self, series: str, settings: Mapping[str, Any], metrics: Sequence[str], columns: Mapping[str, Any] | None = None
     ) -> None:
         """Write settings of a series for TensorBoard's HPARAMS tab, with the tags to show beside them.
 
-        `columns` are the settings of all series together, if these differ: TensorBoard reads the columns of its table
-        from a single series.
+        `columns` are the settings of all series, if these differ: TensorBoard reads its columns from a single series.
         """
         file = self._writer(series).file_writer
         assert file is not None
@@ -229,8 +213,8 @@ class Run:
     def _writer(self, series: str) -> SummaryWriter:
         if series not in self._writers:
             path = self.folder / "tensorboard" / series
-            # TensorBoard reads files in the order of their names, which have the second of creation, and purges only
-            # events of earlier files. So a run that is resumed at once waits for the next second.
+            # TensorBoard orders files by the second of creation in their names, and purges events of earlier files
+            # only. So a run that is resumed at once waits for the next second.
             seconds = [int(file.name.split(".")[3]) for file in path.glob("events.out.tfevents.*")]
             time.sleep(min(1.0, max(0.0, max(seconds, default=0) + 1 - time.time())))
             step = self._step.get(series, 0) if isinstance(self._step, Mapping) else self._step
@@ -243,7 +227,7 @@ def _check_name(folder: Path) -> None:
     try:
         str(folder).encode()
     except UnicodeEncodeError:
-        raise InputError(f"the path {printable(folder)} is not valid UTF-8; choose a folder of another name") from None
+        raise InputError(f"the path {printable(folder)} is not valid UTF-8. Choose another name") from None
 
 
 def plain(value: Any) -> Any:

@@ -44,7 +44,7 @@ def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def run_id(folder: Path) -> str:
-    """Return the id that a run or a campaign gives its files; empty for runs of earlier versions."""
+    """Return the id of a run or a campaign, which its files have too; empty for runs of earlier versions."""
     for name in ("campaign.json", "config.json"):
         try:
             return str(json.loads((folder / name).read_text(encoding="utf-8"))["id"])
@@ -53,71 +53,56 @@ def run_id(folder: Path) -> str:
     return ""
 
 
-def recorded(folder: Path) -> dict[str, Any]:
-    """Read the settings in config.json of a run or a campaign, `command` among them, without checking them."""
+def _config(folder: Path) -> dict[str, Any]:
+    """Read config.json of a run or a campaign, without checking its values."""
     path = folder / "config.json"
     try:
-        settings = dict(json.loads(path.read_text(encoding="utf-8"))["settings"])
-        return settings | {"command": str(settings["command"])}
-    except FileNotFoundError:
-        raise InputError(f"{folder} is no run folder: it has no config.json") from None
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+        return content | {"settings": dict(content["settings"])}
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{folder} is not a run folder: it has no config.json") from None
     except BROKEN as error:
-        raise InputError(f"{path} is damaged: it has no settings of a command ({error!r})") from error
+        raise InputError(f"{path} is damaged: {error!r}") from error
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """Read the settings of a run or a campaign, `command` among them, without checking them."""
+    settings: dict[str, Any] = _config(folder)["settings"]
+    return settings | {"command": str(settings.get("command"))}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read settings and sessions of a run, if its config.json is intact."""
-    path = folder / "config.json"
-    if not folder.is_dir():
-        raise InputError(f"there is no run folder {folder}")
-    if not path.is_file():
-        raise InputError(f"{folder} is no run folder, or is damaged: it has no config.json")
+    path, content = folder / "config.json", _config(folder)
+    config: dict[str, Any] = {key: content[key] for key in ("settings", "sessions", "id", "former") if key in content}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        config: dict[str, Any] = {"settings": content["settings"], "sessions": content["sessions"]}
-        config |= {"id": str(content["id"])} if "id" in content else {}
-        config |= {"former": list(content["former"])} if "former" in content else {}
-        if not (isinstance(config["settings"], dict) and isinstance(config["sessions"][-1], dict)):
-            raise ValueError("settings or sessions are no records")
+        if not (isinstance(config["sessions"][-1], dict) and isinstance(config.get("former", []), list)):
+            raise ValueError("its sessions are not records")
         total = digest(config)
     except BROKEN as error:
-        raise InputError(f"{path} is damaged: {error}") from error
+        raise InputError(f"{path} is damaged: {error!r}") from error
     if content.get("format") in (None, *range(FORMAT)):
         raise files.older(path)
     if (content["format"], content.get("sha256")) != (FORMAT, total):
-        raise InputError(f"{path} is damaged, or was edited: settings and sessions are not those that were written")
+        raise InputError(f"{path} is damaged or was edited: its settings or sessions changed")
     return config
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read configuration and checkpoint of a run that may be in use, and check its tables.
-
-    Raises:
-        InputError: when the folder is no run, damaged, put together from several runs, or of an older version.
-    """
+    """Read configuration and checkpoint of a run, which may be in use; refuse a damaged, mixed or too old folder."""
     config, saved = read_config(folder), read_checkpoint(folder)
     if saved["settings"] not in (digest(config["settings"]), *config.get("former", ())):
         raise InputError(f"{folder / 'checkpoint.pt'} does not belong to {folder / 'config.json'}: the settings differ")
     for name, expected in saved["tables"].items():
         path = folder / name
-        if not path.is_file():
-            raise InputError(f"{path} is damaged: it is missing")
-        table = measured(path, expected["size"])
-        if table["size"] < expected["size"]:
-            raise InputError(
-                f"{path} is damaged: it has {table['size']} bytes, but the checkpoint counts {expected['size']} bytes"
-            )
-        if table != expected:
-            raise InputError(f"{path} is damaged, or was edited: its lines are not those that were written")
+        if not path.is_file() or measured(path, expected["size"]) != expected:
+            raise InputError(f"{path} is damaged or was edited: its lines changed")
     return config, saved
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
     """Read the last checkpoint of a run, if it is intact and the run's."""
-    path = folder / "checkpoint.pt"
-    if not path.is_file():
-        raise InputError(f"{folder} is damaged: it has no checkpoint.pt")
-    content: dict[str, Any] = files.load(path, "checkpoint", FORMAT, run_id(folder))
+    content: dict[str, Any] = files.load(folder / "checkpoint.pt", "checkpoint", FORMAT, run_id(folder))
     return content
 
 
@@ -126,19 +111,31 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def check_unchanged(data: str, before: str | None, now: str) -> None:
+    """Refuse data whose fingerprint is another one than when the run began (None: it begins)."""
+    if before not in (None, now):
+        raise InputError(f"{data} have changed since the run began. Restore them, or start over")
+
+
 def written(record: Any) -> dict[str, Any]:
     """Return a dataclass of settings as JSON can hold it."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(record)))
     return plain
 
 
+def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
+    """Return settings for TensorBoard; nested ones are named PREFIX.KEY."""
+    plain = written(record)
+    settings = {key: value for key, value in plain.items() if key not in (*prefixes, "fingerprint")}
+    for key, prefix in prefixes.items():
+        settings |= {f"{prefix}.{k}": value for k, value in (plain[key] or {}).items()}
+    return settings
+
+
 def read(cls: type[Record], recorded: Any, name: str) -> Record:
     """Return a dataclass from what `written` made of it; `name` is the file, for messages.
 
-    Settings with a default may be missing, as earlier versions did not have them. A warning says so.
-
-    Raises:
-        InputError: for a missing or unknown setting, or a value of another type.
+    A setting with a default may be missing, as in earlier versions; a warning says so. Others are refused.
     """
     hints = get_type_hints(cls)
     defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
@@ -147,7 +144,7 @@ def read(cls: type[Record], recorded: Any, name: str) -> Record:
         raise InputError(f"{name} must have the settings {listed(hints)}; got {names}")
     if later := defaults.keys() - recorded.keys():
         assumed = ", ".join(f"{key} {shown(defaults[key])}" for key in hints if key in later)
-        warnings.warn(f"{name} was written by an earlier version of explore; assumed {assumed}", stacklevel=2)
+        warnings.warn(f"{name} was written by an older version; assumed {assumed}", stacklevel=2)
     return read_part(cls, recorded, name)
 
 

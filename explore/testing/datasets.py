@@ -32,16 +32,11 @@ class DatasetSubject:
         assert match, f'{self.name}: add "(N x D, task)" to the end of the first line of {module.__file__}'
         return int(match[1]), int(match[2]), match[3]
 
-    @functools.cached_property
-    def loaded(self) -> Dataset:
-        """The set, loaded once."""
-        return self.load()
-
     def load(self) -> Dataset:
-        """The set, if it is available offline."""
+        """Return the set, if it is available offline."""
 
         def refuse(*_: Any) -> bytes:
-            pytest.skip(f"{self.name} is in no folder of EXPLORE_DATA_DIR")
+            pytest.skip(f"{self.name} is not in EXPLORE_DATA_DIR")
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(source, "download", refuse)
@@ -50,25 +45,23 @@ class DatasetSubject:
 
 @DATASETS.check()
 def it_is_what_its_description_says(subject: DatasetSubject) -> None:
-    loaded, (n, d, task) = subject.loaded, subject.declared
-    name = subject.name
-    assert isinstance(loaded, Dataset), f"{name} gives a {type(loaded).__name__}, no Dataset"
-    assert loaded.name == name, f"{name} calls itself {loaded.name}"
-    assert (*loaded.x.shape, loaded.task) == (n, d, task), f"{name} is {loaded.x.shape}, not {n} x {d}"
-    assert loaded.x.dtype == np.float64 and np.isfinite(loaded.x).all(), f"{name}: x is not all finite float64"
+    loaded, (n, d, task), name = subject.load(), subject.declared, subject.name
+    assert isinstance(loaded, Dataset), f"{name} returns a {type(loaded).__name__}, not a Dataset"
+    x, y = loaded.x, loaded.y
+    assert loaded.name == name, f"{name} has another name, {loaded.name}"
+    assert (*x.shape, loaded.task) == (n, d, task), (
+        f"{name} has shape {x.shape} ({loaded.task}), expected {n} x {d} ({task})"
+    )
+    assert x.dtype == np.float64 and np.isfinite(x).all(), f"{name}: x must be finite float64"
     assert len(set(loaded.features)) == d, f"{name}: {len(set(loaded.features))} names for {d} features"
-    assert loaded.x.std(0).any() and loaded.y.std(0).all(), f"{name}: its inputs or targets are all the same"
+    assert x.std(0).any() and y.std(0).all(), f"{name}: all inputs or targets are the same"
     if task == "regression":
-        assert loaded.y.shape == (n, loaded.y.shape[1]) and loaded.y.dtype == np.float64, (
-            f"{name}: y is no float64 [N, O]"
-        )
-        assert np.isfinite(loaded.y).all(), f"{name}: y is not finite"
+        assert y.shape == (n, y.shape[-1]) and y.dtype == np.float64, f"{name}: y must be float64 of shape [N, O]"
+        assert np.isfinite(y).all(), f"{name}: y is not finite"
     else:
-        assert loaded.y.shape == (n,) and loaded.y.dtype == np.int64, f"{name}: y is no int64 [N]"
-        assert set(loaded.y) == set(range(len(loaded.classes))), f"{name}: y does not index its {loaded.classes}"
-
-
-@DATASETS.check()
-def it_is_the_same_every_time(subject: DatasetSubject) -> None:
-    one, two = subject.loaded, subject.load()
-    assert np.array_equal(one.x, two.x) and np.array_equal(one.y, two.y), f"{subject.name} differs when loaded again"
+        assert y.shape == (n,) and y.dtype == np.int64, f"{name}: y must be int64 of shape [N]"
+        assert set(y) == set(range(len(loaded.classes))), (
+            f"{name}: y must use every index of its classes, {loaded.classes}"
+        )
+    again = subject.load()
+    assert np.array_equal(x, again.x) and np.array_equal(y, again.y), f"{name} differs when loaded a second time"

@@ -1,20 +1,16 @@
-"""Dense float64 counterparts of implicit matrices, and the noise that makes tests exact."""
+"""Dense Gaussians, and streams of numbers that make tests exact."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch import Tensor
 
 from explore.core.rng import Rng
 from explore.core.shapes import State
-from explore.core.shapes import flatten as flat
+from explore.core.shapes import flatten as flat  # noqa: F401
 from explore.core.shapes import unflatten as unflat
-
-# Gaussians -------------------------------------------------------------------------------------------------
 
 
 def normal(mean: Tensor, covariance: Tensor) -> torch.distributions.MultivariateNormal:
@@ -33,11 +29,17 @@ def implied_gaussian(posterior: Any, state: State, replicas: int) -> tuple[Tenso
     The gradient of a quadratic is linear: its values at 0 and at the unit vectors say everything.
     """
     n = sum(i * o for i, o in posterior.coordinates)
-    points = torch.cat([torch.zeros(1, n), torch.eye(n)]).double().expand(replicas, -1, -1).clone().requires_grad_()
-    log_prob = posterior.log_prob(state, unflat(points, posterior.coordinates))
-    (slopes,) = torch.autograd.grad(log_prob.sum(), points)
+    points = torch.cat([torch.zeros(1, n), torch.eye(n)]).double().expand(replicas, -1, -1)
+    slopes = slope(posterior, state, points)
     covariance = torch.linalg.inv(slopes[:, :1] - slopes[:, 1:])
     return torch.einsum("rij,rj->ri", covariance, slopes[:, 0]), covariance
+
+
+def slope(posterior: Any, state: State, points: Tensor) -> Tensor:
+    """The gradient [R, S, n] of `posterior.log_prob` at points [R, S, n]."""
+    points = points.clone().requires_grad_()
+    log_prob = posterior.log_prob(state, unflat(points, posterior.coordinates))
+    return torch.autograd.grad(log_prob.sum(), points)[0]
 
 
 def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tuple[Tensor, Tensor]:
@@ -46,44 +48,6 @@ def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tupl
     precision = a.mT @ a / noise_std**2 + torch.eye(a.shape[-1], dtype=a.dtype) / prior_variance
     covariance = torch.linalg.inv(precision)
     return (covariance @ a.mT @ y / noise_std**2).squeeze(-1), covariance
-
-
-# Networks --------------------------------------------------------------------------------------------------
-
-
-def parameters(module: nn.Module, weights: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Convert one [I, O] matrix per layer to the module's named parameters."""
-    named, matrices = {}, iter(weights)
-    for name, layer in module.named_modules():
-        if hasattr(layer, "weight"):
-            w, prefix = next(matrices), f"{name}." if name else ""
-            inputs = w.shape[0] - (layer.bias is not None)
-            named[f"{prefix}weight"] = w[:inputs].mT.reshape(layer.weight.shape)
-            if layer.bias is not None:
-                named[f"{prefix}bias"] = w[-1]
-    return named
-
-
-def run(module: nn.Module, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-    """The output [R, S, B, O] for weights [R, S, I, O] a layer and x [R, B, ...]."""
-
-    def once(w: Any, x: Tensor) -> Tensor:
-        return functional_call(module, parameters(module, w), (x,))
-
-    return vmap(vmap(once, (0, None)))(weights, x)
-
-
-def jacobians(module: nn.Module, weights: Sequence[Any], x: Tensor, shapes: Sequence[tuple[int, int]]) -> Tensor:
-    """D out / d weights of every example, [R, S, B, O, W]."""
-
-    def one(w: Tensor, x: Tensor) -> Tensor:
-        return functional_call(module, parameters(module, unflat(w, shapes)), (x.unsqueeze(0),)).squeeze(0)
-
-    every = vmap(vmap(vmap(jacrev(one), (None, 0)), (0, None)))
-    return every(flat(weights), x)
-
-
-# Noise -----------------------------------------------------------------------------------------------------
 
 
 class Lone(Rng):
@@ -110,10 +74,3 @@ class Matched(Rng):
             return eps
         eps = eps - eps.mean(1, keepdim=True)
         return eps / eps.square().mean(1, keepdim=True).sqrt()
-
-
-class Twice(Rng):
-    """The numbers for S samples, each repeated on an axis of 2 S."""
-
-    def draw(self, kind: Any, shape: Any) -> Tensor:
-        return super().draw(kind, (shape[0], shape[1] // 2, *shape[2:])).repeat_interleave(2, 1)

@@ -1,32 +1,27 @@
-"""Tests made of checks: functions of a subject, each with its cases."""
+"""Tests made of checks, which are functions of a subject, and comparisons of trees of tensors."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
+import torch
 from _pytest.mark import ParameterSet
 
+from explore.core import tree
+
 F = TypeVar("F", bound=Callable[..., None])
-
-
-def expect_defaults(cls: Any, required: Collection[str] = ()) -> None:
-    """Assert that every field of a dataclass has a default, but for those that are required."""
-    missing = dataclasses.MISSING
-    fields = (f for f in dataclasses.fields(cls) if f.init and f.name not in required)
-    bare = [f.name for f in fields if f.default is missing and f.default_factory is missing]
-    assert not bare, f"add a default to {', '.join(bare)} of {cls.__name__}, as every setting has"
 
 
 class Check(NamedTuple):
     """A function that raises AssertionError if a subject violates a requirement."""
 
     run: Callable[..., None]
-    cases: Mapping[str, Any]  # cases to run for each subject: identifier -> value; empty: once
-    of: Callable[[Any], bool]  # selects its subjects
+    cases: Sequence[str]  # the second argument of each run; without cases there is one run
+    of: Callable[[Any], bool]  # whether a subject has the check
 
 
 class Suite:
@@ -35,31 +30,51 @@ class Suite:
     def __init__(self) -> None:
         self.checks: list[Check] = []
 
-    def check(self, cases: Mapping[str, Any] | None = None, of: Callable[[Any], bool] = bool) -> Callable[[F], F]:
-        """Adds the decorated function to the suite, see `Check`."""
+    def check(self, *cases: str, of: Callable[[Any], bool] = bool) -> Callable[[F], F]:
+        """Add the decorated function to the suite, see `Check`."""
 
         def add(run: F) -> F:
-            self.checks.append(Check(run, cases or {}, of))
+            self.checks.append(Check(run, cases, of))
             return run
 
         return add
 
-    def parameters(self, subjects: Iterable[tuple[str, Any]]) -> list[ParameterSet]:
-        """Every check and case of the named subjects, a function without arguments each."""
+    def parameters(self, subjects: Iterable[Any]) -> list[ParameterSet]:
+        """Return every check and case of the subjects, each as a function without arguments."""
         parameters = []
-        for name, subject in subjects:
+        for subject in subjects:
             for check in (c for c in self.checks if c.of(subject)):
-                label = f"{name}-{check.run.__name__}"
-                runs = {f"{label}-{case}": partial(check.run, subject, value) for case, value in check.cases.items()}
-                runs = runs or {label: partial(check.run, subject)}
-                parameters += [pytest.param(run, id=key) for key, run in runs.items()]
+                for case in check.cases or ("",):
+                    run = partial(check.run, subject, case) if case else partial(check.run, subject)
+                    name = "-".join(filter(None, (subject.name, check.run.__name__, case)))
+                    parameters.append(pytest.param(run, id=name))
         return parameters
 
-    def test(self, subjects: Iterable[tuple[str, Any]]) -> Callable[[Callable[[], None]], None]:
-        """A test function that pytest runs once for each of them."""
+    def test(self, subjects: Iterable[Any]) -> Callable[[Callable[[], None]], None]:
+        """Return a test function that pytest runs once for each of them."""
 
         @pytest.mark.parametrize("check", self.parameters(subjects))
         def test(check: Callable[[], None]) -> None:
             check()
 
         return test
+
+
+def expect_defaults(cls: Any, required: Collection[str] = ()) -> None:
+    """Assert that every field of a dataclass has a default, except those that are required."""
+    missing = dataclasses.MISSING
+    fields = (f for f in dataclasses.fields(cls) if f.init and f.name not in required)
+    bare = [f.name for f in fields if f.default is missing and f.default_factory is missing]
+    assert not bare, f"add a default to {', '.join(bare)} of {cls.__name__}: every setting needs one"
+
+
+def assert_same_bits(actual: Any, expected: Any, why: str) -> None:
+    """Compare trees of tensors."""
+    for (path, a), (_, b) in zip(tree.leaves(actual), tree.leaves(expected), strict=True):
+        assert torch.equal(a, b), f"{why}: {path} differs"
+
+
+def assert_close(actual: Any, expected: Any, why: str, rtol: float = 1e-8, atol: float = 1e-10) -> None:
+    """Compare trees of tensors up to rounding; the message begins with their name."""
+    for (path, a), (_, b) in zip(tree.leaves(actual), tree.leaves(expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, msg=partial("{} {}: {}".format, why, path))

@@ -26,11 +26,7 @@ from explore.nets.protocols import width
 
 
 class Replay:
-    """The last `capacity` transitions on one device, first in, first out.
-
-    A transition is stored whole, so that none ever pairs the end of one episode with the start of the next. `inputs`
-    are the I numbers of an observation and an action together, `outputs` the O of an observation.
-    """
+    """The last `capacity` transitions: I `inputs`, an observation and an action, and O `outputs`, the next one."""
 
     def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
         self.capacity, self.total = capacity, 0
@@ -59,7 +55,8 @@ class Replay:
         self.total += len(inputs)
 
     def last(self, n: int) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
-        """The newest n transitions, the oldest of them first."""
+        """The newest n transitions, or as many as there are, the oldest of them first."""
+        n = min(n, len(self))
         rows = self._rows(self.total - n, n)
         return self._inputs[rows], self._next[rows]
 
@@ -82,64 +79,41 @@ SCALED = 2**20  # numbers that scales are taken from
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsSettings:
-    """Settings of the dynamics model; the defaults are those of Houthooft et al. (2016), but for the noise.
+    """Settings of the dynamics model; defaults as in Houthooft et al. (2016), except for the noise."""
 
-    Args:
-        posterior: a name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation
-            and an action to an observation; not "map" and "hmc", which are not uncertain or take all data at once.
-        preset: of the posterior's settings; None: "vime" where it has one, else its first.
-        posterior_settings: settings of the posterior on top of the preset's.
-        hidden: units of the hidden layers.
-        noise_std: standard deviation of the transitions' noise in standardised units; None: learnt. Theirs is 5, under
-            which the model hardly learns.
-        n_eff: N, how many transitions the posterior stands for; "replay": as many as are stored. Under a fixed N
-            it never gets more certain than that many transitions can make it, and the bonus does not fade: theirs
-            is 50, the five batches of ten to which they spread the prior.
-        target: the prediction target: the next observation or its difference to the last.
-        updates: steps of the posterior after each batch of experience.
-        batch_size: transitions a step.
-        capacity: transitions that the replay holds.
-        minimum: transitions stored before the first training.
-    """
-
+    # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
+    # to an observation; not "map" and "hmc", which are not uncertain or take all data at once.
     posterior: str | Predictive = "noisy-kfac"
-    preset: str | None = None
-    posterior_settings: Mapping[str, Any] = field(default_factory=dict)
-    hidden: tuple[int, ...] = (32,)
-    noise_std: float | None = None
-    n_eff: float | Literal["replay"] = 50.0
-    target: Literal["next", "difference"] = "next"
-    updates: int = 500
-    batch_size: int = 10
-    capacity: int = 100_000
-    minimum: int = 500
+    preset: str | None = None  # None: "vime" where it has one, else its first
+    posterior_settings: Mapping[str, Any] = field(default_factory=dict)  # on top of the preset's
+    hidden: tuple[int, ...] = (32,)  # units of the hidden layers
+    noise_std: float | None = None  # of standardised transitions; None: learnt. Theirs is 5
+    n_eff: float | Literal["replay"] = 50.0  # N; under a fixed N the bonus does not fade. "replay": as many as stored
+    target: Literal["next", "difference"] = "next"  # the next observation or its difference to the last
+    updates: int = 500  # steps of the posterior after each batch of experience
+    batch_size: int = 10  # transitions a step
+    capacity: int = 100_000  # transitions that the replay holds
+    minimum: int = 500  # transitions stored before the first training
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_eff, str) and self.n_eff != "replay":
-            raise InputError(f"n_eff is {self.n_eff!r}; it must be a positive number or 'replay'")
         check_fields(self, dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, 1e7]"))
         if not isinstance(self.posterior_settings, Mapping):
             raise InputError(f"posterior_settings is {shown(self.posterior_settings)}; it must be a dict of settings")
         if self.capacity < self.minimum:
             raise InputError(f"capacity is {self.capacity}; it must be at least minimum, {self.minimum}")
         if not all(1 <= units <= 10**5 for units in self.hidden):
-            raise InputError(
-                f"hidden is {shown(self.hidden)}; every layer must have at least one unit, and at most 100000"
-            )
+            raise InputError(f"hidden is {shown(self.hidden)}; every layer must have 1 to 100000 units")
 
     def build(self, inputs: int, outputs: int) -> Predictive:
-        """The posterior over the weights of a net from I inputs to O outputs.
-
-        Raises:
-            InputError: for a given posterior whose net has other sizes.
-        """
+        """Return the posterior over the weights of a net from I inputs to O outputs."""
         if not isinstance(self.posterior, str):
             if not hasattr(self.posterior, "likelihood"):
                 raise InputError(f"posterior is a {type(self.posterior).__name__}; it must be a name or a posterior")
             default = DynamicsSettings()
             for name in ("preset", "posterior_settings", "hidden", "noise_std"):
                 if getattr(self, name) != getattr(default, name):
-                    raise InputError(f"{name} needs a posterior named by a string; the posterior given has its own")
+                    why = "a posterior object keeps its settings"
+                    raise InputError(f"{name} applies to posteriors by name only; leave it out: {why}")
             _check_targets(self.posterior, inputs, outputs)
             return self.posterior
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that are not used
@@ -163,26 +137,16 @@ class DynamicsState(NamedTuple):
 
 
 class Dynamics:
-    """p(o' | o, a) with a posterior over the weights of its net; everything it sees is standardised.
+    """p(o' | o, a) with a posterior over the weights of its net, on standardised data (as of the last training).
 
-    Centres and scales are those of the replay at the last training: transitions are scored in the scales that the model
-    learnt with. `Standardiser.robust` says how rare values and outliers count.
-
-    Args:
-        settings: of the model.
-        inputs: I, size of an observation and an action together; the observation stands first.
-        outputs: O, size of an observation.
-        rng: the stream of the initial weights; it decides device and floating-point type.
+    Of I `inputs`, an observation and an action, the O `outputs` of the observation stand first.
     """
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self._rng = settings, rng
         self.posterior = settings.build(inputs, outputs)
         if self.posterior.net.trained:
-            raise InputError(
-                "the dynamics model standardises what it sees, which a trained network does not know; leave "
-                "trained=True out of Net"
-            )
+            raise InputError("the dynamics model standardises its data; use Net without trained=True")
         self._updates: graphs.Updates | None = None
         n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
@@ -224,10 +188,7 @@ class Dynamics:
 
     @property
     def learned(self) -> dict[str, float]:
-        """Values that the posterior learns once per training, and the initial share of its curvature.
-
-        See `Predictive.learned` and `Predictive.initial_curvature_share`.
-        """
+        """Return `Predictive.learned`, and the initial share of the posterior's curvature."""
         state = self.state.posterior
         values = self.posterior.learned(state) | {
             "initial_curvature_share": self.posterior.initial_curvature_share(state)
@@ -264,33 +225,25 @@ class Dynamics:
 def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
     """Refuse a posterior of classes, counts or other output sizes."""
     if (kind := posterior.likelihood).scaling == "none":
-        raise InputError(
-            f"the dynamics model standardises what it predicts, and {type(kind).__name__} takes targets as they are; "
-            "give a posterior with a Gaussian"
-        )
+        raise InputError(f"the dynamics model standardises its targets; use Gaussian instead of {type(kind).__name__}")
     net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
     first = net.shapes[0][0]
     if (first - net.biases[0], last) != (inputs, outputs):
-        raise InputError(
-            f"the posterior's net maps {first - net.biases[0]} numbers to {last}; "
-            f"for this environment it must map {inputs} to {outputs}"
-        )
+        sizes = f"{first - net.biases[0]} inputs and {last} outputs"
+        raise InputError(f"the posterior's network has {sizes}; this environment needs {inputs} and {outputs}")
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Refuse a posterior, by name or as an object, that cannot give this bonus."""
+    """Refuse a posterior, by name or as an object, that does not support this bonus."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
-        raise InputError(f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus")
+        raise InputError(f"{name} is a point estimate; choose a posterior with weight uncertainty")
     if posterior.whole:
-        raise InputError(f"{name} takes all data at once, and a dynamics model learns from parts; choose another one")
-    if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # a mixture's is its members'
+        raise InputError(f"{name} needs all data at once, not mini-batches; choose another posterior")
+    if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # of a mixture: its members
         has_preset = isinstance(asked, str) and "vime" in registry.presets(registry.find("posteriors", asked))
-        raise InputError(
-            f"{name} begins its training without weight noise, and a dynamics model's never leaves its beginning; "
-            f"give it warm_start=0{', or take its preset vime' if has_preset else ''}"
-        )
+        hint = ", or use the preset vime" if has_preset else ""
+        why = "has no weight noise during warm_start, which the dynamics model never leaves"
+        raise InputError(f"{name} {why}; set warm_start=0{hint}")
     if bonus == "kl" and not hasattr(posterior, "gain"):
-        raise InputError(
-            f"bonus='kl' needs a posterior with a density, and {name} has none; use bonus='expected-gain' or 'variance'"
-        )
+        raise InputError(f"bonus='kl' needs a posterior with a density; with {name} use 'expected-gain' or 'variance'")

@@ -2,11 +2,9 @@
 
     env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
 
-The environment's own reward stays in `info["extrinsic_reward"]`; `info["intrinsic_reward"]` is the added bonus,
-`info["intrinsic_raw"]` the same before scaling; outside training both are 0. With the last step of an episode
-come the sums over it, `info["extrinsic_return"]` and `info["intrinsic_return"]`. Experience comes step by step here, so
-the model is trained after every `interval` steps, and the bonus of a step is divided by the level of the batches
-before.
+`info` has the "extrinsic_reward", the added "intrinsic_reward", and "intrinsic_raw" before scaling (outside training
+both are 0); with the last step of an episode also its sums, "extrinsic_return" and "intrinsic_return". The model is
+trained after every `interval` steps; the bonus of a step is divided by the level of the batches before.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ from gymnasium.wrappers import vector as vectorised
 from jaxtyping import Bool, Float
 
 from explore.core.errors import InputError
-from explore.vime.bonus import Transitions
-from explore.vime.reward import IntrinsicReward
+from explore.vime.reward import IntrinsicReward, Transitions
 from explore.vime.spaces import Array, Vectors
 
 KEYS = ("extrinsic_reward", "intrinsic_reward", "intrinsic_raw")
@@ -41,7 +38,7 @@ class Sums:
         self._open = np.zeros(shape)
 
     def add(self, values: Array, ended: Array) -> Array:
-        """The sums [..., n] with this step's values [..., n]; those of `ended` episodes then restart."""
+        """Return the sums [..., n] including this step's values [..., n]; then restart those of `ended` episodes."""
         sums = self._open + values
         self._open = sums
         self.begin(ended)
@@ -71,10 +68,7 @@ class Paid(NamedTuple):
 
 
 class Stepwise:
-    """Turns the steps of n copies of an environment into transitions, which one `bonus` scores and learns from.
-
-    It is the part that the wrappers of all libraries share. `settings` are those of `IntrinsicReward`.
-    """
+    """Turns the steps of n copies of an environment into transitions, which one `bonus` scores and learns from."""
 
     def __init__(
         self,
@@ -111,17 +105,10 @@ class Stepwise:
         training: bool,
         real: Array | None = None,
     ) -> Paid:
-        """Add the bonus of the step to these observations.
+        """Add the bonus of the step to these observations [n, O], reached by these actions [n, A].
 
-        Args:
-            observations: of now, as vectors.
-            actions: that were taken, as vectors.
-            rewards: the environment's own, [n].
-            ended: where episodes have ended, [n].
-            ends: the last observations of those that have been reset already.
-            training: False: nothing is paid or learnt, and the sums over episodes restart; so do steps of
-                `evaluate_policy`.
-            real: the copies that took a step, not only a reset, [n]; None: all.
+        `ends` has the last observations of ended episodes that have been reset, `real` the copies that took a step
+        (None: all). Without `training`, and in steps of `evaluate_policy`, nothing is paid, learnt or summed.
         """
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, observations
@@ -138,10 +125,7 @@ class Stepwise:
 
 
 def is_evaluating() -> bool:
-    """Return whether stable-baselines3's `evaluate_policy` takes this step; only the call stack shows it.
-
-    ARS calls it from `evaluate_candidates`, to train.
-    """
+    """Return whether stable-baselines3's `evaluate_policy` (but not in ARS, to train) is in the call stack."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "evaluate_policy":
         frame = frame.f_back
@@ -160,21 +144,17 @@ NORMALISING = NormalizeObservation, NormalizeReward, vectorised.NormalizeObserva
 
 
 class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """One environment with an intrinsic reward.
+    """One environment with an intrinsic reward; wrappers inside must not normalise by statistics that still move.
 
     Args:
         env: the environment.
         seed: root of the bonus's random numbers; None: that of the first `reset(seed=...)`, else 0.
-        settings: of `IntrinsicReward`, such as posterior, eta, interval, posterior_settings, encoder, device. Those
-            that JSON can hold stand in `env.spec`, so that `gym.make` can rebuild it.
+        settings: of `IntrinsicReward`. Those that JSON can hold stand in `env.spec`, so that `gym.make` can rebuild it.
 
     Attributes:
         training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are reported.
             Steps of stable-baselines3's `evaluate_policy` in the same process always count as evaluation.
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
-
-    Raises:
-        InputError: for a wrapper inside that normalises by statistics which still move.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None, **settings: Any):
@@ -210,11 +190,9 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 class VIMEVector(VectorWrapper):
-    """A vector environment with an intrinsic reward; one model learns from all copies.
+    """A vector environment with an intrinsic reward, as `VIME`; one model learns from all copies.
 
-    Arguments, attributes and errors are those of `VIME`. Steps that only reset a copy (autoreset mode NEXT_STEP) are no
-    transitions: they get no bonus and are not learnt from. In mode SAME_STEP the true last observation is taken from
-    `info["final_obs"]`.
+    Steps that only reset a copy get no bonus and are not learnt from.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, **settings: Any):
@@ -229,7 +207,7 @@ class VIMEVector(VectorWrapper):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes; the first seed is the bonus's too, if it has learnt nothing yet. What was learnt stays."""
+        """Start new episodes; the bonus keeps what it has learnt. Before that, the first seed also seeds the bonus."""
         which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment takes it out
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])
@@ -264,19 +242,17 @@ def _check_scale(env: Any) -> None:
             _check_scale(single)
     elif isinstance(env, AsyncVectorEnv) and any(env.call("has_wrapper_attr", "update_running_mean")):
         if any(env.get_attr("update_running_mean")):  # of the outermost wrapper that has it; inner ones cannot be seen
-            refuse_moving("what normalises")
+            refuse_moving("the normalising wrapper")
 
 
 def refuse_relabelling(name: str) -> NoReturn:
     """Refuse to recompute rewards, which would lose the bonus."""
-    raise InputError(
-        f"HerReplayBuffer recomputes rewards without the bonus; use VIMEHerReplayBuffer in place of {name}"
-    )
+    raise InputError(f"HerReplayBuffer recomputes rewards without the bonus; use VIMEHerReplayBuffer instead of {name}")
 
 
 def refuse_moving(name: str) -> NoReturn:
     """Refuse an inner wrapper that normalises by running statistics."""
-    raise InputError(f"the bonus takes what the environment itself gives; put {name} around it, not inside")
+    raise InputError(f"the bonus needs raw observations and rewards; put {name} around it, not inside")
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:

@@ -7,9 +7,7 @@ every batch of experience, in this order:
     d    = this batch's median KL
     the batch joins the replay, and q is trained on it
 
-Theirs is d = the mean over the last 10 batches of their median KL, this batch included (normalise="median"), and their
-code cuts the KL itself, at 1000. A bonus is measured before the model has learnt from the transition, and none is
-paid before its first training.
+Theirs is d = the mean over the last 10 batches of their medians; their code cuts the KL at 1000.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, cast
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,12 +26,11 @@ from torch import Tensor
 
 from explore.acquisitions.conditioning import joint_gain, signals
 from explore.core import tree
-from explore.core.errors import Failure, InputError, one_of
+from explore.core.errors import Checked, Failure, InputError, one_of
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.base import Variational
 from explore.inference.predict import Predictor
-from explore.vime.bonus import Reward, RewardSettings, Transitions
 from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay, check_posterior
 from explore.vime.spaces import Array, Encoder, Vectors
 
@@ -45,12 +42,59 @@ FORMAT = 4  # of a saved state
 COUNTERS = ("batches", "dropped", "restarts")
 
 
+@dataclass(frozen=True, kw_only=True)
+class RewardSettings(Checked):
+    """Settings of the bonus: its kind, scale and weight."""
+
+    eta: float = 0.001  # weight of the bonus beside the environment's reward
+    eta_decay: float = 1.0  # factor on eta after each batch
+    # "kl": the information gained from the transition (posteriors with a density); "expected-gain": the information
+    # expected from o, a, 1/2 log det(I + Cov_f / s^2); "variance": the mean predictive variance.
+    bonus: Literal["kl", "expected-gain", "variance"] = "kl"
+    # The divisor of the bonus. "latest": the median of the latest batch, whose middle is paid eta; "median":
+    # the mean of the last 10 batches' medians, as in the paper; "rms": the root mean square of the last 10 batches.
+    normalise: Literal["latest", "median", "rms", "none"] = "latest"
+    clip: float | None = 10.0  # a bonus is cut at this multiple of the divisor; None: never, as in the paper
+    samples: int = 30  # weight samples for "expected-gain" and "variance", and for the quality of the model
+    interval: int = 5000  # transitions a batch, where experience comes step by step
+
+    ranges: ClassVar[dict[str, str]] = {
+        "eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, 1e4]", "interval": "[1, inf)"
+    }  # fmt: skip
+
+
+class Reward(NamedTuple):
+    """The bonus of some transitions, [n] each."""
+
+    raw: Array  # in nats, or for "variance" in standardised units squared
+    scaled: Array  # eta * raw / divisor, added to the environment's reward
+
+
+class Transitions(NamedTuple):
+    """Steps of an environment, as vectors."""
+
+    observations: Array  # [n, O]
+    actions: Array  # [n, A]
+    following: Array  # [n, O], the true next observations: at the end of an episode not those after the reset
+
+
+@runtime_checkable
+class RolloutBonus(Protocol):
+    """The interface of a bonus for `VIMECallback`: `IntrinsicReward`, or your own."""
+
+    observations: Vectors  # of the observation space
+    actions: Vectors
+    metrics: dict[str, float]  # to log about the last batch, by TensorBoard tag
+
+    def batch(self, transitions: Transitions) -> Reward:
+        """Return the bonus of all transitions of a rollout; then learn from them."""
+
+
 class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
 
-    A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. One whose bonus
-    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the logged mean. A model that
-    fails is restarted once, and trained on all stored transitions.
+    Transitions with numbers that are not finite are dropped. One whose bonus overflows gets the largest, at most 1e12,
+    and does not count in the divisor. A model that fails is restarted once, and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.
@@ -59,13 +103,6 @@ class IntrinsicReward:
         device: of the model.
         encoder: for observations that are no vectors, see `Vectors`.
         settings: those of `RewardSettings` and of `DynamicsSettings`.
-
-    Attributes:
-        metrics: values to log of the last finished batch, by TensorBoard tag.
-        batches: number of finished batches.
-        dropped: number of dropped transitions.
-        paid: whether any bonus was not 0, before its weight eta.
-        restarts: number of restarts of the model, at most one.
     """
 
     def __init__(
@@ -95,9 +132,9 @@ class IntrinsicReward:
         self.rng = Rng(seed, self._device)
         self.dynamics = self._fresh()
         self.replay = Replay(self.dynamics_settings.capacity, *self._sizes, self._device)
-        self.metrics: dict[str, float] = {}
-        self.batches = self.dropped = self.restarts = 0
-        self.paid = False
+        self.metrics: dict[str, float] = {}  # of the last finished batch, by TensorBoard tag
+        self.batches = self.dropped = self.restarts = 0  # finished batches, dropped transitions, restarts of the model
+        self.paid = False  # whether any bonus was not 0, before its weight eta
         self._trained = False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # one a batch; the divisor is computed from them
         self._open: list[Array] = []  # raw bonuses of the steps of the unfinished batch ...
@@ -134,11 +171,7 @@ class IntrinsicReward:
         return np.minimum(cut * (self.eta / self.divisor), MOST)
 
     def batch(self, transitions: Transitions) -> Reward:
-        """The bonus of a whole batch, whose own values enter the divisor, as in the paper; then learns from it.
-
-        Raises:
-            Failure: when the model fails again.
-        """
+        """Return the bonus of a whole batch, whose own values enter the divisor, as in the paper; then learn."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, 0)
         self._store(finite, tensors)
@@ -149,13 +182,7 @@ class IntrinsicReward:
         return reward
 
     def step(self, transitions: Transitions) -> Reward:
-        """The bonus of the next transitions, one or more; learns after every `interval` of them.
-
-        The divisor is that of finished batches; the first batch is scored for it after the model was trained on it.
-
-        Raises:
-            Failure: when the model fails again.
-        """
+        """Return the bonus of the next transitions, by the divisor of finished batches; learn after `interval`."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, len(self._open) + 1)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
@@ -167,7 +194,7 @@ class IntrinsicReward:
                 self._add_level(raws)
             self._learn(raws)
             if self._trained and not self._levels:
-                self._add_level(self._raw(*self._newest(len(raws)), 0))
+                self._add_level(self._raw(*self.replay.last(len(raws)), 0))
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -186,11 +213,7 @@ class IntrinsicReward:
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict`.
-
-        Raises:
-            InputError: when it is no such state, or one of a model of other sizes; nothing has changed then.
-        """
+        """Continue from a `state_dict`; refuse one of another model or version, and then change nothing."""
         before = dict(vars(self))
         try:
             self._restore(saved)
@@ -205,11 +228,12 @@ class IntrinsicReward:
             parts[part][rest] = value
         reward = parts["reward"]
         if int(reward.get("format", torch.tensor(1))) != FORMAT:
-            raise InputError("another version of explore wrote it; continue with that one, or start over")
+            raise InputError("it was saved by another version of explore; use that version, or start over")
         if "meaning" in reward:  # older versions did not save it
             before, now = tree.to_plain(reward["meaning"]), self._meaning()
             if different := next((name for name in now if before.get(name) != now[name]), None):
-                raise InputError(f"its {different} is {before.get(different)!r}, this one's {now[different]!r}")
+                values = f"{different}={before.get(different)!r}, but this bonus has {now[different]!r}"
+                raise InputError(f"it was saved with {values}; use the same setting, or start over")
         self.seed(int(reward["seed"]))
         self.dynamics.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])
@@ -250,14 +274,14 @@ class IntrinsicReward:
         return torch.cat(gains, 1).squeeze(0)
 
     def _add_level(self, raw: Float[Array, " n"]) -> None:
-        if len(exact := _exact(raw)):
+        if len(exact := raw[raw < LARGEST]):  # placeholders of overflows would dominate a mean
             self._levels.append(float(np.mean(exact**2) if self.settings.normalise == "rms" else np.median(exact)))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch, and set `metrics`."""
-        inputs, following = self._newest(len(raw))
+        inputs, following = self.replay.last(len(raw))
         metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
-        if len(exact := _exact(raw)):
+        if len(exact := raw[raw < LARGEST]):
             values = {"bonus_mean": exact.mean(), "bonus_median": np.median(exact), "bonus_max": raw.max()}
             metrics |= {f"vime/{name}": float(value) for name, value in values.items()}
         if self.divisor is not None:
@@ -275,28 +299,20 @@ class IntrinsicReward:
     def _train(self) -> None:
         self.dynamics.train(self.replay, self.rng.stream("fit", self.batches))
         if not self.dynamics.alive and not self.restarts:
-            warnings.warn(
-                f"the dynamics model failed; it was restarted from {len(self.replay)} stored transitions",
-                stacklevel=2,
-            )
+            count = len(self.replay)
+            warnings.warn(f"the dynamics model diverged and was restarted on {count} stored transitions", stacklevel=2)
             self.restarts = 1
             self._levels.clear()  # of another model
             self.dynamics = self._fresh(1)
             self.dynamics.train(self.replay, self.rng.stream("fit", self.batches, 1))
         if not self.dynamics.alive:
-            raise Failure(
-                "the dynamics model failed again after a restart; give its posterior another step size or more "
-                "damping, or choose another posterior"
-            )
+            raise Failure("the dynamics model diverged again after a restart; change lr, damping or the posterior")
         self._trained = True
 
     def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
         rng = self.rng.stream("test", self.batches)
         quality = self.dynamics.quality(self.dynamics.batch(inputs, following), rng, self.settings.samples)
         return {f"vime/dyn_{name}_{when}": value for name, value in quality.items()}
-
-    def _newest(self, n: int) -> tuple[Tensor, Tensor]:
-        return self.replay.last(min(n, len(self.replay)))
 
     def _fresh(self, *index: int) -> Dynamics:
         return Dynamics(self.dynamics_settings, *self._sizes, self.rng.stream("init", *index))
@@ -309,18 +325,14 @@ class IntrinsicReward:
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
         dropped = int((~finite).sum())
         if dropped and not self.dropped:
-            warnings.warn(
-                "a transition has a number that is not finite; such ones get no bonus, are not learnt from, and are "
-                "counted as vime/dropped",
-                stacklevel=2,
-            )
+            warnings.warn("ignored a transition with NaN or infinity; vime/dropped counts them", stacklevel=2)
         self.dropped += dropped
         if self.dropped:  # also where all are, and no batch is ever full
             self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}
         self.replay.add(*tensors)
 
     def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
-        """A mask of the transitions finite in single precision, and these as tensors."""
+        """Return a mask of the transitions that are finite in single precision, and their tensors."""
         inputs, following = self.tensors(transitions)
         finite = inputs.isfinite().all(1) & following.isfinite().all(1)
         return finite.cpu().numpy(), (inputs[finite], following[finite])
@@ -328,11 +340,6 @@ class IntrinsicReward:
     def tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
         inputs = np.concatenate([transitions.observations, transitions.actions], 1)
         return self.rng.tensor(inputs), self.rng.tensor(transitions.following)
-
-
-def _exact(raw: Float[Array, " n"]) -> Float[Array, " m"]:
-    """The bonuses without overflow placeholders, which would dominate a mean."""
-    return raw[raw < LARGEST]
 
 
 def _spread(values: Float[Array, " _m"], where: Bool[Array, " n"]) -> Float[Array, " n"]:

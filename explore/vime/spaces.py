@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -13,34 +13,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from explore import registry
-from explore.core.errors import InputError, raised, shown
+from explore.core.errors import InputError, listed, one_of, raised, shown
 
 Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
 Encoder = Callable[[Any], Array]
-"""Maps a batch of observations, as a vector environment gives them, to an array or a tensor [n, D]."""
-ENCODER = "give an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
+"""Maps a batch of observations of a vector environment to an array or a tensor [n, D]."""
+ENCODER = "pass an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
 
-AGREE = (
-    "Correct the environment, or the space it declares (several environments: single_observation_space and "
-    "single_action_space)"
-)
+AGREE = "Correct the environment or its declared space (single_observation_space of vector environments)"
+FLAT = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
 class Vectors:
     """Turns the elements of a Gymnasium space into vectors of single precision.
 
-    Numbers stay as they are; Discrete and MultiDiscrete become one-hot; Dict and Tuple are laid end to end in their own
-    order, as `gymnasium.spaces.flatten` does it.
+    Numbers stay as they are; Discrete and MultiDiscrete become one-hot; Dict and Tuple are laid end to end, as
+    `gymnasium.spaces.flatten` does it. Images and vectors of more than 1024 numbers need an encoder.
 
     Args:
         space: of one element.
         name: the elements' name in messages.
-        encoder: for elements that are no vectors of numbers, such as images; or "module:function".
-
-    Raises:
-        InputError: for images and vectors of more than 1024 numbers without an encoder, an encoder that is not there or
-            gives no row for each, vectors of no number, and spaces of no fixed size.
+        encoder: for elements that are not vectors of numbers, such as images; or "module:function".
     """
 
     def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):
@@ -53,10 +47,8 @@ class Vectors:
             self.size = int(spaces.flatdim(space))
             if self.size > LARGEST:
                 hint = f"; {ENCODER}" if name == "observations" else ""
-                raise InputError(
-                    f"{name} are vectors of {self.size} numbers (a choice of n has n), and the dynamics model takes at "
-                    f"most {LARGEST}{hint}"
-                )
+                size = f"{self.size} numbers (Discrete(n) counts as n)"
+                raise InputError(f"{name} have {size}; the dynamics model takes at most {LARGEST}{hint}")
         else:
             try:
                 self.size = self.one(deepcopy(space).sample()).shape[1]  # whose random numbers are the environment's
@@ -65,34 +57,26 @@ class Vectors:
             except Exception as error:  # whatever the user's own function raises
                 raise InputError(f"the encoder cannot be called with {name}: {raised(error)}") from error
         if not self.size:
-            raise InputError(f"{name} are vectors of no number; the dynamics model takes at least one")
+            raise InputError(f"{name} are empty; the dynamics model needs at least one number")
 
     def one(self, element: Any) -> Array:
         """A single element as [1, D]."""
         return self.many(_batched(self.space, element, self._name), 1)
 
     def many(self, elements: Any, n: int | None = None) -> Array:
-        """N elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy.
-
-        Raises:
-            InputError: for elements that are not of the space, but for numbers beyond the bounds of a Box, and for
-                another number of them than n.
-        """
+        """Return n elements, stacked as vector environments and stable-baselines3 do, as a new array [n, D]."""
         parts = list(_parts(self.space, elements, self._name))
         counts = [len(values) for _, values, _ in parts]
         n = counts[0] if n is None else n
         for (_, _, part_name), count in zip(parts, counts, strict=True):
             if count != n:
-                raise InputError(f"{part_name} are of {count} environments; expected {n}. {AGREE}")
+                raise InputError(f"{part_name} are for {count} environments; expected {n}. {AGREE}")
         if self._encoder is None:
             return np.concatenate([_flatten(*part) for part in parts], 1)
         output: Any = self._encoder(elements)
         encoded = np.array(output.numpy(force=True) if isinstance(output, Tensor) else output, np.float32)
         if encoded.ndim != 2 or len(encoded) != n:
-            raise InputError(
-                f"the encoder must give an array [n, D], a row for each element; of {n} it gave one of shape "
-                f"{list(encoded.shape)}"
-            )
+            raise InputError(f"the encoder must return shape [{n}, D], one row per element; got {list(encoded.shape)}")
         return encoded
 
 
@@ -102,43 +86,32 @@ def _check(space: spaces.Space[Any], name: str) -> None:
         for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
             _check(part, name)
     elif isinstance(space, spaces.Box) and len(space.shape) > 1 and space.dtype == np.uint8:
-        raise InputError(
-            f"{name} are images of shape {list(space.shape)}, and the dynamics model takes vectors"
-            f"{f'; {ENCODER}' if name == 'observations' else ''}"
-        )
-    elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        raise InputError(
-            f"{name} of type {type(space).__name__} are not supported; "
-            "allowed: Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
-        )
+        hint = f"; {ENCODER}" if name == "observations" else ""
+        raise InputError(f"{name} are images {list(space.shape)}, but the dynamics model takes vectors{hint}")
+    elif not isinstance(space, FLAT):
+        raise one_of(f"space of {name}", type(space).__name__, ("Dict", "Tuple", *(kind.__name__ for kind in FLAT)))
 
 
-def _children(space: spaces.Space[Any], elements: Any, name: str) -> list[tuple[Any, spaces.Space[Any], str]]:
-    """Keys, spaces and names of the parts of a Dict or Tuple; none for other spaces."""
-    if isinstance(space, spaces.Dict):
-        if not isinstance(elements, Mapping):
-            raise InputError(f"{name} are of type {type(elements).__name__}; expected a dict. {AGREE}")
-        keys: list[Any] = list(space.spaces)
-        if missing := [key for key in keys if key not in elements]:
-            raise InputError(f"{name} have no key {missing[0]!r} (keys: {', '.join(map(str, elements))}). {AGREE}")
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(elements, Sequence | np.ndarray) or len(elements) != len(space.spaces):
-            raise InputError(f"{name} are {shown(elements)}; expected a tuple of {len(space.spaces)} parts. {AGREE}")
-        keys = list(range(len(space.spaces)))
-    else:
-        return []
-    return [(key, cast(Any, space).spaces[key], f"{name}[{key!r}]") for key in keys]
+def _children(space: Any, elements: Any, name: str) -> list[tuple[Any, spaces.Space[Any], str]]:
+    """Return elements, spaces and names of the parts of a Dict or Tuple."""
+    parts: dict[Any, Any] = dict(space.spaces if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+    try:
+        if isinstance(space, spaces.Dict) or len(elements) == len(parts):
+            return [(elements[key], part, f"{name}[{key!r}]") for key, part in parts.items()]
+    except (LookupError, TypeError):
+        pass
+    raise InputError(f"{name} are {shown(elements)}; expected the parts {listed(map(repr, parts))}. {AGREE}")
 
 
 def _parts(space: spaces.Space[Any], elements: Any, name: str) -> Iterator[tuple[spaces.Space[Any], Array, str]]:
     """The arrays of stacked elements, [n, ...], each with its space and its name."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        for key, part, inner in _children(space, elements, name):
-            yield from _parts(part, elements[key], inner)
+        for values, part, inner in _children(space, elements, name):
+            yield from _parts(part, values, inner)
     else:
         values = _array(elements, name)
         if not values.ndim:
-            raise InputError(f"{name} are {shown(elements)}; expected an array of one for each environment. {AGREE}")
+            raise InputError(f"{name} are {shown(elements)}; expected an array with one entry per environment. {AGREE}")
         yield space, values, name
 
 
@@ -146,15 +119,15 @@ def _array(elements: Any, name: str) -> Array:
     try:
         return np.asarray(elements)
     except ValueError as error:  # of rows that differ in length
-        raise InputError(f"{name} are no array of numbers ({error}). {AGREE}") from error
+        raise InputError(f"{name} cannot be converted to an array ({error}). {AGREE}") from error
 
 
 def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:
     """A stack of one element."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _array(element, name)[None]
-    parts = {key: _batched(part, element[key], inner) for key, part, inner in _children(space, element, name)}
-    return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
+    parts = tuple(_batched(part, value, inner) for value, part, inner in _children(space, element, name))
+    return dict(zip(space.spaces, parts, strict=True)) if isinstance(space, spaces.Dict) else parts
 
 
 def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
@@ -183,9 +156,8 @@ def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         last = first[column] + choices[column] - 1
-        raise InputError(
-            f"{name} hold {values[row, column]}; expected whole numbers from {first[column]} to {last}. {AGREE}"
-        )
+        numbers = f"{first[column]} to {last}"
+        raise InputError(f"{name} hold {values[row, column]}; expected whole numbers from {numbers}. {AGREE}")
     return values.astype(int) - first
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from explore import registry
-from explore.acquisitions.batch_bald import information_of_classes
-from explore.acquisitions.conditioning import LabelSets
+from explore.acquisitions.conditioning import LabelSets, information_of_classes
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.inference import predict
@@ -71,10 +70,10 @@ def test_pending_points_are_given(likelihood, outputs):
 
 def test_some_sets_of_labels_tell_without_bias_what_all_tell():
     p = Categorical().mean(outputs_of(view(Categorical(), 3)))[:1]
-    exact = information_of_classes(p, LabelSets.none(p).given(p[:, :, :4], 10**4, Rng(0)))[0]
+    exact = information_of_classes(p, LabelSets.none(p).condition(p[:, :, :4], 10**4, Rng(0)))[0]
     # 400 replicas, each with numbers of its own: 3 sets, then 7 of 9, of 21 and of 21.
     many = p.expand(400, *p.shape[1:])
-    known = LabelSets.none(many).given(many[:, :, :4], 7, Rng(1, dtype=torch.float64))
+    known = LabelSets.none(many).condition(many[:, :, :4], 7, Rng(1, dtype=torch.float64))
     assert known.mass.shape == (400, 7)
     estimates = information_of_classes(many, known)
     error = estimates.std(0) / 400**0.5

@@ -74,7 +74,7 @@ def test_a_learner_goes_by_costs():
 
 @pytest.mark.parametrize("cost", [np.ones(7), np.zeros(8), np.full(8, np.nan)])
 def test_what_is_no_cost(cost):
-    with pytest.raises(InputError, match="cost is a positive number for each of the 8 points"):
+    with pytest.raises(InputError, match="cost must have one positive number for each of the 8 points"):
         learner(cost)
-    with pytest.raises(InputError, match="random ignores the cost of labels; use epig or"):
+    with pytest.raises(InputError, match="random ignores costs. Use epig or information-gain"):
         learner(np.ones(8), "random")

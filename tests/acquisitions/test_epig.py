@@ -142,7 +142,7 @@ def test_what_strangers_show_by_chance_counts_for_little_and_a_whole_dependence_
 
     def information(adjusted, one, other):
         own, share = dataclasses.replace(labels, adjusted=adjusted), v.uniform.new_full((R, other.shape[2]), 1)
-        return own.about(own.start(one), other, share)(one)
+        return own.about(None, other, share)(one)
 
     chance = [float(information(adjusted, out, strangers).mean()) for adjusted in (True, False)]
     assert 0 < chance[0] < 0.7 * chance[1]
@@ -156,13 +156,13 @@ def test_label_sets_are_drawn_as_often_as_they_are_probable():
     generator = np.random.default_rng(0)
     p = torch.as_tensor(generator.dirichlet([0.3] * 3, (1, 8, 4)))  # [R, S, points, C]
     exact = Classes(lambda out: out, False, 10**4, Rng(0))
-    every = exact.given(exact.start(p), p[:, :, :3])
+    every = exact.condition(None, p[:, :, :3])
     assert every.mass.shape == (1, 27) and float(every.mass.sum()) == pytest.approx(1)
     truth = exact.about(every, p, p.new_ones(1, 4) / 4)(p)
     found = []
     for seed in range(400):
         some = Classes(lambda out: out, False, 7, Rng(seed, dtype=torch.float64))
-        known = some.given(some.start(p), p[:, :, :3])
+        known = some.condition(None, p[:, :, :3])
         assert known.mass.shape == (1, 7) and isinstance(known, LabelSets)
         torch.testing.assert_close(known.weights.sum(2), torch.ones(1, 7, dtype=torch.float64))
         found.append(some.about(known, p, p.new_ones(1, 4) / 4)(p))

@@ -168,8 +168,8 @@ def test_a_ramp_far_below_keeps_its_digits():
 @pytest.mark.parametrize("name", RULES)
 def test_several_outputs_and_classes_are_refused_by_name(name):
     for likelihood, outputs, message in (
-        (Gaussian(), 2, "goes by one number, and the net of this BBB predicts 2"),
-        (Categorical(), 3, "is a rule for numbers, and BBB predicts classes"),
+        (Gaussian(), 2, "supports a single output, but BBB predicts 2"),
+        (Categorical(), 3, "supports numbers only, but BBB predicts classes"),
     ):
         posterior = registry.posterior("bbb", Net(mlp(2, [4], outputs)), likelihood)
         with pytest.raises(InputError, match=f"{name} {message}"):

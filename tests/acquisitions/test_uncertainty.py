@@ -31,7 +31,7 @@ def test_entropy_and_margin_are_those_of_the_averaged_probabilities(likelihood, 
 @pytest.mark.parametrize("name", ["entropy", "margin"])
 def test_a_rule_for_classes_refuses_numbers_by_name(name):
     posterior = registry.posterior("bbb", Net(mlp(2, [4], 1)), Gaussian())
-    with pytest.raises(InputError, match=f"{name} is a rule for classes, and BBB predicts numbers"):
+    with pytest.raises(InputError, match=f"{name} supports classes only, but BBB predicts numbers"):
         check(registry.acquisition(name), posterior, 10)
 
 
@@ -84,9 +84,9 @@ def test_power_of_exponent_zero_is_random():
 
 def test_power_needs_what_the_rule_needs_that_it_draws_by():
     posterior = registry.posterior("map", Net(mlp(2, [4], 1)), Gaussian())
-    with pytest.raises(InputError, match=r"power goes by how predictions vary"):
+    with pytest.raises(InputError, match=r"power needs weight uncertainty"):
         check(registry.acquisition("power"), posterior, 10)
-    with pytest.raises(InputError, match=r"power\(rule='entropy'\) is a rule for classes"):
+    with pytest.raises(InputError, match=r"power\(rule='entropy'\) supports classes only"):
         check(registry.acquisition("power", rule="entropy"), posterior, 10)
     assert name_of(registry.acquisition("power", rule="margin")) == "power(rule='margin')"
 
@@ -94,8 +94,8 @@ def test_power_needs_what_the_rule_needs_that_it_draws_by():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rule": "random"}, "random gives none; allowed: entropy, .*margin, max-variance"),
-        ({"rule": "power"}, "power gives none"),
+        ({"rule": "random"}, "which random does not; allowed: entropy, .*margin, max-variance"),
+        ({"rule": "power"}, "which power does not; allowed"),
         ({"rule": "variance"}, "unknown acquisition 'variance'"),
         ({"beta": -1.0}, r"beta is -1.0; it must be in \[0, inf\)"),
     ],

@@ -135,7 +135,7 @@ def test_expected_improvement_on_the_best_label(xi):
         gap = Y[START[t]].min() - xi * scale - mean
         expected = gap * stats.norm.cdf(gap / deviation) + deviation * stats.norm.pdf(gap / deviation)
         assert points[t].item() == FREE[t][expected.argmax()]
-    with pytest.raises(InputError, match="chooses at most 1 at once; got 2"):
+    with pytest.raises(InputError, match="chooses at most 1 point at once, not 2"):
         learner.ask(2)
 
 
@@ -174,5 +174,5 @@ def test_bait_lowers_the_trace_most():
 
 
 def test_bait_is_refused_without_a_density():
-    with pytest.raises(InputError, match="needs a posterior with a density, and Ensemble has none"):
+    with pytest.raises(InputError, match="needs a posterior with a density, but Ensemble has none"):
         asked(bait, posterior="ensemble")

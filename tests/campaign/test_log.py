@@ -104,7 +104,7 @@ def test_a_log_that_is_not_all_of_the_campaigns_is_refused(tmp_path):
     write(folder, SECOND)
     whole = path.read_bytes()
     path.unlink()
-    missing = r"has \d of the 5 entries that were written: .* put back a copy of the whole folder .* start over"
+    missing = r"has \d of the 5 entries that were written: .* Restore .* from a backup, or move it away to start over"
     with pytest.raises(InputError, match=missing):
         events(folder)
     for size in [*range(0, len(whole), 9), len(whole) - 2]:
@@ -119,10 +119,10 @@ def test_a_log_that_is_not_all_of_the_campaigns_is_refused(tmp_path):
             events(folder)
     write(other, SECOND)
     path.write_bytes((other / log.NAME).read_bytes())
-    with pytest.raises(InputError, match="is of another campaign than .*; put back a copy"):
+    with pytest.raises(InputError, match="campaign.json belong to different campaigns. Restore"):
         events(folder)
     path.write_bytes(write(tmp_path / "c", FIRST, SECOND).read_bytes())
-    with pytest.raises(InputError, match="line 1, is damaged .* or the file is of another campaign; put back"):
+    with pytest.raises(InputError, match="line 1: it was damaged .*, or it belongs to another campaign. Restore"):
         events(folder)
     path.write_bytes(whole)
     assert len(events(folder)[0]) == 5
@@ -132,15 +132,17 @@ def test_a_campaign_without_its_head(tmp_path):
     """Where the head was removed, nothing says that the log is whole."""
     path = write(tmp_path, FIRST)
     (tmp_path / log.HEAD).unlink()
-    with pytest.raises(InputError, match=r"line 1, is damaged .*, or campaign.json is missing; put back"):
+    with pytest.raises(InputError, match=r"line 1: it was damaged .*, or campaign.json is missing. Restore"):
         events(tmp_path)
     path.unlink()
     (tmp_path / "config.json").write_text("{}")
     for dry in (True, False):
-        with pytest.raises(InputError, match=r"log.jsonl is missing or empty, though .* has a campaign; put back"):
+        with pytest.raises(
+            InputError, match=r"log.jsonl is missing or empty, but .* belongs to a started campaign. Restore"
+        ):
             events(tmp_path, dry)
     (tmp_path / log.HEAD).write_text("[" * 10**5)
-    with pytest.raises(InputError, match=r"campaign.json is damaged .*; put back"):
+    with pytest.raises(InputError, match=r"campaign.json is damaged .*. Restore"):
         events(tmp_path)
 
 
@@ -161,7 +163,7 @@ def test_a_campaign_of_an_earlier_version_goes_on_and_is_tied_to_its_log(tmp_pat
     before = path.read_bytes()
     assert len(events(path.parent, dry=True)[0]) == 5 and not (path.parent / log.HEAD).exists()
     found, note = events(path.parent)
-    assert len(found) == 5 and "is of an earlier version of explore; its log is now tied to it." in note
+    assert len(found) == 5 and "which an older version wrote. It detects later edits of the log." in note
     assert events(path.parent) == (found, "") and path.read_bytes() == before
     write(path.parent, SECOND)
     assert len(events(path.parent)[0]) == 8
@@ -191,7 +193,7 @@ def test_no_bit_can_flip_unnoticed(tmp_path):
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         line = whole[: bit // 8].count(b"\n") + 1
-        with pytest.raises(InputError, match=rf"log.jsonl, line {line}, is damaged or was edited"):
+        with pytest.raises(InputError, match=rf"log.jsonl is inconsistent at line {line}: it was damaged or edited"):
             events(tmp_path)
 
 
@@ -203,7 +205,7 @@ def test_no_line_can_be_left_out_moved_or_edited(tmp_path):
     damaged += [[lines[0].replace(b": ", b":"), *lines[1:]], [lines[0].replace(b'"a"', b'"x"'), *lines[1:]]]
     for some in damaged:
         path.write_bytes(b"".join(some))
-        with pytest.raises(InputError, match=r"line \d, is damaged"):
+        with pytest.raises(InputError, match=r"inconsistent at line \d: it was damaged"):
             events(tmp_path)
 
 
@@ -217,7 +219,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(log.os, "fsync", fail)
-        with pytest.raises(Failure, match="No space left on device; nothing of it was written"):
+        with pytest.raises(Failure, match="No space left on device. No entry was added."):
             one.append(SECOND)
     assert path.read_bytes() == before
     one.append(SECOND)

@@ -1,3 +1,4 @@
+import functools
 import json
 import signal
 import sys
@@ -9,13 +10,14 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from matplotlib import rc_context
+from matplotlib import rcParams
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from explore import posteriors
 from explore.cli.main import main
+from explore.runs import provenance
 
+CHECKOUT = functools.cache(provenance._git)
 TINY = ["--trials", "2", "--rounds", "3", "--epochs", "2", "--test-size", "20", "--samples", "5"]
 
 
@@ -66,8 +68,9 @@ def csv(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """And what the command sets for its process is set back."""
+    """And what the command sets for its process is set back; the state of the checkout is asked for once."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(provenance, "_git", CHECKOUT)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -79,16 +82,13 @@ def drawn_in_full() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _drawn_roughly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pictures of few dots that are not arranged: whole ones took half the time of many tests."""
-    if "drawn_in_full" in request.fixturenames:
-        yield
-        return
-    whole = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda *to, dpi=None, **keywords: whole(*to, dpi=10, **keywords))
-    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
-    with rc_context({"figure.dpi": 10}):
-        yield
+def _not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other pictures stay white: drawing them took half the time of many tests."""
+    if "drawn_in_full" not in request.fixturenames:
+        save = Figure.savefig
+        monkeypatch.setattr(Figure, "savefig", lambda *to, dpi=None, **keywords: save(*to, dpi=10, **keywords))
+        monkeypatch.setattr(Figure, "draw", lambda figure, renderer: None)
+        monkeypatch.setitem(rcParams, "figure.dpi", 10)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import explore
 from explore import acquisitions, images, load_run
-from explore.cli import parameters
 from explore.cli.active import experiment
 from explore.cli.active.settings import Settings
 from explore.data import load, pool_splits
@@ -22,6 +21,7 @@ from explore.inference import presets
 from explore.nets.likelihoods import Gaussian
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.runs import record
+from explore.runs.recorded import read
 from tests.oracles import mean_and_se
 from tests.pictures import shares
 
@@ -114,8 +114,8 @@ def test_columns_as_they_come(active, explore, csv):
     data = ("--data", "lab.csv", "--target", "y", "--categorical", "code", "--decimal", ",", "--drop-columns", "id,z")
     result = active(*data, "--initial", 10, "--rounds", 2, "--name", "lab")
     for said in (
-        "The columns of", "separated by ';'.", "Column 'lot' has another text in every row and is left out.\n",
-        "Column 'a': 7 cells are empty, counted as ",
+        "The columns of", "separated by ';'.", "Column 'lot' has a different text in every row and is left out.\n",
+        "Column 'a': imputed 7 empty cells with the median, ",
     ):  # fmt: skip
         assert said in result.stderr
     assert explore("active", "--resume", "runs/active-lab").exit_code == 0
@@ -133,15 +133,15 @@ def test_columns_whose_names_have_commas_and_accents(active, explore, csv):
     assert explore("predict", "runs/active-lab", "lab.csv").exit_code == 0
     for wrong in ('"temp, C', '"temp" C'):
         refused = explore("active", *data, "--drop-columns", wrong)
-        assert refused.exit_code == 2 and 'one that has commas in double quotes, such as "x, y",z' in refused.stderr
+        assert refused.exit_code == 2 and ". Separate names by commas; quote a name with" in refused.stderr
 
 
 def test_rows_without_a_target_are_for_suggest(explore):
     Path("half.csv").write_text("a,y\n1,2\n3,\n")
     for task in ("regression", "classification"):
         result = explore("active", "--data", "half.csv", "--target", "y", "--task", task)
-        assert result.exit_code == 2 and "line 3, column 'y': an empty cell instead of a" in result.stderr
-        assert "give a table with rows that are still to be measured to explore suggest" in result.stderr
+        assert result.exit_code == 2 and "line 3, column 'y': " in result.stderr
+        assert "; for tables with unmeasured rows use explore suggest" in result.stderr
 
 
 def test_selected_points_can_be_found_in_the_file(active, csv):
@@ -171,8 +171,8 @@ def test_repeated_identifiers_are_said(active, csv):
     table = pd.read_csv(csv).assign(id="=same")
     table.to_csv("same.csv", index=False)
     result = active("--data", "same.csv", "--target", "y", "--drop-columns", "kind,sign", "--id", "id")
-    assert "1 identifiers of 'id' stand on several lines, such as '=same'." in result.stderr
-    assert "selected.csv has an apostrophe before '=same', which" in result.stderr
+    assert "1 identifiers of 'id' occur in several rows, such as '=same'." in result.stderr
+    assert "Wrote an apostrophe before '=same' in selected.csv" in result.stderr
     assert set(pd.read_csv(next(Path("runs").glob("*/selected.csv"))).id) == {"'=same"}
 
 
@@ -221,7 +221,7 @@ def test_without_a_control(as_json):
 
 def test_random_is_its_own_control(active):
     result = active("--acquisition", "random")
-    assert "No control arm" in result.stdout
+    assert "no control arm" in result.stdout
     assert set(pd.read_csv("runs/active-boston-noisy-kfac-random/results.csv").arm) == {"random"}
 
 
@@ -284,11 +284,12 @@ QUIET = ("--quiet", "-p", "beta=0.9")  # at which two epochs leave nothing of th
 
 def test_points_that_are_labelled_together(active, csv, monkeypatch):
     """The default rule sees what they tell together; of another the user is told."""
-    warning = "Warning: max-variance scores points one by one"
+    warning = "Warning: max-variance scores points independently"
     result = active("--acquire", 2, *QUIET)
-    assert "epig" in result.stdout and result.stderr == "" and config()["settings"]["acquisition"] == "epig"
+    assert "test RMSE" in result.stdout and "epig" in result.stdout and result.stderr == ""
+    assert config()["settings"]["acquisition"] == "epig"
     result = active("--acquire", 2, "--acquisition", "max-variance", *QUIET)
-    assert warning in result.stderr and "epig does" in result.stderr
+    assert warning in result.stderr and "Use epig" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert active("--acquire", 1, "--acquisition", "max-variance", *QUIET).stderr == ""
     assert active("--acquire", 2, "--acquisition", "random", *QUIET).stderr == ""
@@ -335,7 +336,7 @@ def test_a_rule_with_settings(active, explore, tmp_path, monkeypatch):
         (["near", "-p", "acquisition.plaice=2"], "unknown setting 'plaice'; allowed: place"),
         (["near", "-p", "acquisition.place=far"], "place='far' is not valid; allowed: a number"),
         (["random", "-p", "acquisition.place=2"], "random has no settings"),
-        (["near", "--acquire", "3"], "near chooses at most 2 at once; got 3"),
+        (["near", "--acquire", "3"], "near chooses at most 2 points at once, not 3"),
     ):
         result = explore("active", "--name", "wrong", "--acquisition", *wrong)
         assert result.exit_code == 2 and message in result.stderr and not Path("runs/active-wrong").exists()
@@ -385,12 +386,6 @@ def test_names_of_run_folders(active, explore):
     assert Path("runs/active-mine/checkpoint.pt").read_bytes() == before
 
 
-def test_quiet(active):
-    result = active("--rounds", 1, *QUIET)
-    assert result.stderr == ""
-    assert "test RMSE" in result.stdout
-
-
 def test_a_new_posterior_runs(as_json, toy):
     found = as_json("--posterior", "toy-prior", "-p", "widths=3,4")
     assert found["posterior"] == "toy-prior"
@@ -436,48 +431,45 @@ def test_failed_fits_are_reported(active, toy):
         (["--dataset", "bostn"], "unknown dataset 'bostn'; allowed: australian, boston,"),
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
         (["--acquisition", "variance"], "unknown acquisition 'variance'; allowed: "),
-        (["--posterior", "map", "--acquisition", "information-gain"], "information-gain goes by how predictions vary"),
-        (["--posterior", "map"], "epig goes by how predictions vary over the weights, and with MAP"),
-        (["--posterior", "ensemble", "-p", "members=1"], "with Ensemble and samples=100 nothing varies; choose random"),
+        (["--posterior", "map", "--acquisition", "information-gain"], "information-gain needs weight uncertainty"),
+        (["--posterior", "map"], "epig needs weight uncertainty, but MAP"),
+        (["--posterior", "ensemble", "-p", "members=1"], "but Ensemble with samples=100 has none; use a posterior"),
         (["--preset", "tiny"], "unknown preset 'tiny'; allowed: "),
         (["-p", "rate=3"], "unknown setting 'rate'; allowed: "),
         (["-p", "lr=fast"], "lr='fast' is not valid; allowed: a number"),
         (["-p", "damping=none"], "allowed: split | exact"),
         (["-p", "lr=-1"], "lr is -1.0; it must be"),
-        (["-p", "lr"], "-p takes KEY=VALUE; got 'lr'"),
+        (["-p", "lr"], "-p must be KEY=VALUE; got 'lr'"),
         (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: noise_std,"),
         (["-p", "likelihood.noise_std=-1"], "likelihood.noise_std is -1.0"),
-        (["-p", "epochs=3"], "not both"),
+        (["-p", "epochs=3"], "exclude each other"),
         (["--hidden", "10,x"], "--hidden is '10,x'"),
         (["--hidden", "0"], "--hidden is '0'"),
         (["--initial", "486"], "leave no pool"),
-        (["--rounds", "468"], "467 points, but the pool of boston has 466"),
-        (["--acquire", "300"], "600 points, but the pool of boston has 466"),
+        (["--rounds", "468"], "rounds need 467 points, but the pool of"),
+        (["--acquire", "300"], "rounds need 600 points, but the pool of"),
         (["--drop-columns", "C"], "unknown feature of boston 'C'; allowed: AGE, B,"),
-        (["--target", "MEDV"], "--target and --task belong to --data"),
-        (["--task", "regression"], "--target and --task belong to --data"),
-        (["--id", "CRIM"], "--id belongs to --data"),
-        (["--categorical", "CRIM"], "--categorical and --decimal belong to --data"),
-        (["--decimal", ","], "--categorical and --decimal belong to --data"),
-        (["--feature", "CRIM"], "--feature and --sheet belong to --data"),
-        (["--sheet", "Data"], "--feature and --sheet belong to --data"),
-        (["--keep-na", "MEDV"], "--keep-na belongs to --data"),
-        (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
+        (["--target", "MEDV"], "--target applies to --data only. Leave it"),
+        (["--task", "regression"], "--task applies to --data only. Leave it out"),
+        (["--id", "CRIM"], "--id applies to --data only. Leave it out"),
+        (["--categorical", "CRIM"], "--categorical applies to --data only. Leave"),
+        (["--decimal", ","], "--decimal applies to --data only. Leave it"),
+        (["--feature", "CRIM"], "--feature applies to --data only. Leave it"),
+        (["--sheet", "Data"], "--sheet applies to --data only. Leave it"),
+        (["--keep-na", "MEDV"], "--keep-na applies to --data only. Leave it"),
+        (["--device", "abacus"], "device 'abacus' is not available; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--trials", "1" + "0" * 9], "Invalid value for '--trials': 1000000000 is not in the range 1<=x<=10000"),
-        (
-            ["--rounds", "9" * 5000],
-            "'--rounds': '999999999999999999999999999999999999999...9999999999999999999' (5000",
-        ),
+        (["--rounds", "9" * 5000], "'--rounds': '999999999999999999999999999999999999999...9999999999999999999' (5000"),
         (["--seed", str(2**63)], "'--seed': 9223372036854775808 is not in the range 0<=x<=4294967295"),
         (["--threads", "100000"], "'--threads': 100000 is not in the range 1<=x<="),
         (["--samples", "100000000"], "'--samples': 100000000 is not in the range 2<=x<=100000"),
-        (["--samples", "100000", "--hidden", "2000,2000"], "100000 samples of 4032001 numbers in 4 replicas take 6008"),
         (
-            ["--hidden", "100000000"],
-            "a network of 13, 100000000, 1 units has 1500000001 weights; the most are ",
+            ["--samples", "100000", "--hidden", "2000,2000"],
+            "100000 weight samples of 4032001 values in 4 replicas need",
         ),
+        (["--hidden", "100000000"], "13, 100000000, 1 units need 1500000001 weights, more than the limit of"),
         (["--hidden", "1" * 5000], "--hidden is '111111111111111111111111111111111111111...1111111111111111111' (5000"),
         (["--hidden", ",".join("1" * 101)], "it must be at most 100 positive whole numbers such as 50,50"),
         (["-p", "samples=100000000"], "samples is 100000000; it must be in [1, 1e4]"),
@@ -506,12 +498,10 @@ def test_too_little_memory_is_a_sentence(explore, monkeypatch, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("explore.cli.run.run", fail)
+    monkeypatch.setattr("explore.cli.start.run", fail)
     result = explore("active")
     assert result.exit_code == 1
-    assert result.stderr == (
-        "Error: these settings need more memory than there is; take fewer samples, units, copies or trials\n"
-    )
+    assert result.stderr == ("Error: out of memory. Reduce the samples, units, copies or trials\n")
 
 
 @pytest.mark.parametrize(
@@ -519,9 +509,9 @@ def test_too_little_memory_is_a_sentence(explore, monkeypatch, error):
     [
         ([], "--data needs --target"),
         (["--target", "price"], "has no target 'price'; its columns: a, b, id, y, z, kind, sign"),
-        (["--target", "y", "--dataset", "boston"], "not both"),
+        (["--target", "y", "--dataset", "boston"], "exclude each other"),
         (["--target", "kind"], "are not finite numbers: column 'kind': 'mid' (line 2), "),
-        (["--target", "y", "--keep-na", "y"], "keep_na (--keep-na) names 'y', which is no class target of"),
+        (["--target", "y", "--keep-na", "y"], "keep_na (--keep-na) names 'y', which is not a class target of"),
         (["--target", "y", "--categorical", "c"], "unknown categorical column 'c'; allowed: a, b, id, kind, sign, z"),
         (["--target", "y", "--id", "name"], "has no column of identifiers 'name'; its columns: a, b, id, y, z,"),
         (["--target", "kind", "--target", "sign", "--task", "classification"], "one target column"),
@@ -575,16 +565,16 @@ def test_inputs_that_matter(active, explore, csv):
     said = active(*data, "--targets", "aims.csv", "--name", "aims")
     chosen = [pd.read_csv(f"runs/active-{name}/selected.csv").query("arm == 'epig'") for name in ("pool", "aims")]
     assert not np.allclose(chosen[0].score, chosen[1].score)
-    assert "Column 'b': 1 cell is empty, counted as " in said.stderr
+    assert "Column 'b': imputed 1 empty cell with the median, " in said.stderr
     assert explore("active", "--resume", "runs/active-aims").exit_code == 0
     other.assign(a=0).to_csv("aims.csv", index=False)
     result = explore("active", "--resume", "runs/active-aims")
-    assert result.exit_code == 2 and "aims.csv have changed since the run began; restore them" in result.stderr
+    assert result.exit_code == 2 and "aims.csv have changed since the run began. Restore them" in result.stderr
     other.drop(columns="a").to_csv("less.csv", index=False)
     for wrong, message in (
-        (("--targets", "aims.csv"), "--targets belongs to --data"),
+        (("--targets", "aims.csv"), "--targets applies to --data only. Leave it"),
         ((*data, "--targets", "less.csv"), "less.csv has no column 'a'; its columns: street, b, z"),
-        ((*data, "--targets", "aims.csv", "--acquisition", "max-variance"), "no rule of max-variance, random goes by"),
+        ((*data, "--targets", "aims.csv", "--acquisition", "max-variance"), "targets has no effect with max-variance"),
     ):
         result = explore("active", "--trials", 2, "--test-size", 20, "--name", "wrong", *wrong)
         assert result.exit_code == 2 and message in result.stderr and not Path("runs/active-wrong").exists()
@@ -620,7 +610,7 @@ def test_images_are_labelled(explore):
     assert chosen["index"].between(0, len(x) - 1).all()
     np.savez("some.npz", x=x[:30, 0])
     again = load_run(run).predict("some.npz")
-    settings = parameters.read(Settings, config(run)["settings"], "config.json")
+    settings = read(Settings, config(run)["settings"], "config.json")
     learner = experiment.Experiment(settings, "cpu", record.Run.open(run)).learner
     np.testing.assert_allclose(
         again.filter(like="p_").to_numpy(),
@@ -629,16 +619,16 @@ def test_images_are_labelled(explore):
         atol=1e-6,
     )
     page = explore("report", run, "--out", "page.html")
-    assert page.exit_code == 0 and "What was chosen when" in Path("page.html").read_text()
+    assert page.exit_code == 0 and "Chosen points by round" in Path("page.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dataset", "boston", "--net", "lenet5"], "--net belongs to images"),
-        (["--dataset", "digits", "--drop-columns", "a"], "--drop-columns belongs to tables"),
-        (["--dataset", "digits", "--standardise", "pool"], "--standardise belongs to tables"),
-        (["--dataset", "digits", "--hidden", "50"], "--hidden belongs to tables"),
+        (["--dataset", "boston", "--net", "lenet5"], "--net applies to images only"),
+        (["--dataset", "digits", "--drop-columns", "a"], "--drop-columns applies to tables only."),
+        (["--dataset", "digits", "--standardise", "pool"], "--standardise applies to tables only."),
+        (["--dataset", "digits", "--hidden", "50"], "--hidden applies to tables only. For images"),
         (["--dataset", "digits", "--net", "lenet6"], "lenet6"),
         (["--dataset", "digits", "-p", "net.width=3"], "width"),
         (["--dataset", "boston", "-p", "net.width=3"], "net"),
@@ -666,7 +656,7 @@ def test_marks_that_are_kept_are_classes_of_a_run(explore):
     ]
     quick = ["--trials", 1, "--rounds", 1, "--epochs", 1, "--samples", 2, "--acquisition", "random"]
     refused = explore("active", *options, *quick)
-    assert "'NA', which stands for none, instead of a class" in refused.stderr
+    assert "'NA' marks a missing value; for tables" in refused.stderr
     result = explore("active", *options, *quick, "--keep-na", "continent")
     assert result.exit_code == 0 and "'NA' (20 cells) as classes." in result.stderr, result.output
     config = json.loads(next(Path().rglob("config.json")).read_text())

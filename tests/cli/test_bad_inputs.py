@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from explore.cli import parameters
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve
 from explore.runs import record
+from explore.runs.recorded import written
 
 TABLE = "x,y\n" + "".join(f"{i / 4},{i * i % 7}\n" for i in range(30))
 POOL = TABLE + "31,\n32,\n"
@@ -34,36 +34,31 @@ BEGUN = {
         "batch_size=16",
     ],
 }
-NO_SETTINGS = "Linear is no dataclass, which a plug-in with settings must be"
-NO_RULE = "is no acquisition; it must be a function of a view and a number"
-NO_DATA = "gives no dataset: "
+NO_SETTINGS = "Linear must be a dataclass to have settings"
+NO_RULE = "is not an acquisition; it must be a function of (view, k)"
+NO_DATA = "cannot load the dataset"
 FUNCTIONS = [
     *((command, "--posterior", "torch.nn:Linear", NO_SETTINGS) for command in BEGUN),
-    ("rl", "--posterior", "explore.nets.likelihoods:Gaussian", "Gaussian is no posterior: it has no end_epoch"),
-    (
-        "active",
-        "--posterior",
-        "explore.inference.base:Predictive",
-        "it has no init, update, sample",
-    ),
+    ("rl", "--posterior", "explore.nets.likelihoods:Gaussian", "Gaussian is not a posterior: it lacks end_epoch"),
+    ("active", "--posterior", "explore.inference.base:Predictive", "it lacks init, update, sample"),
     ("active", "--acquisition", "torch.nn:Linear", NO_SETTINGS),
     ("active", "--acquisition", "torch:rand", NO_RULE),
     (
         "active",
         "--acquisition",
         "explore.posteriors.bbb:BBB",
-        "explore.posteriors.bbb:BBB cannot be made an acquisition",
+        "cannot create the acquisition explore.posteriors.bbb:BBB:",
     ),
     ("suggest", "--acquisition", "os:getcwd", NO_RULE),
     ("active", "--dataset", "torch.nn:Linear", NO_DATA),
     ("compare", "--dataset", "os:getcwd", NO_DATA),
-    ("compare", "--dataset", "builtins:str", "builtins:str gives a str; it must give explore.data.base.Dataset"),
-    ("classify", "--dataset", "torch.nn:Linear", "gives no set of images: "),
-    ("classify", "--ood", "builtins:str", "builtins:str gives a str; it must give explore.images.base.Images"),
+    ("compare", "--dataset", "builtins:str", "builtins:str returned a str; it must return explore.data.base.Dataset"),
+    ("classify", "--dataset", "torch.nn:Linear", "cannot load the set of images"),
+    ("classify", "--ood", "builtins:str", "builtins:str returned a str; it must return explore.images.base.Images"),
     ("rl", "-p", "vime.encoder=torch.nn:Linear", "the encoder cannot be called with observations: "),
     ("rl", "-p", "vime.encoder=os", "cannot load the encoder 'os': it must be module:name"),
     ("rl", "--env-kwargs", "simulation:os", "cannot load the simulation 'os': it must be module:name"),
-    ("rl", "--env-kwargs", "simulation:os:getcwd", "os:getcwd is no Simulation; give a class that is one"),
+    ("rl", "--env-kwargs", "simulation:os:getcwd", "os:getcwd is not a subclass of Simulation"),
 ]
 
 
@@ -108,9 +103,9 @@ def test_settings_that_are_none(explore, text):
 @pytest.mark.parametrize("threads", ["2", 0, 10**9, True, None])
 def test_threads_that_a_run_recorded(explore, threads):
     context = active.make_context("active", ["--trials", "2", "--rounds", "2"])
-    settings = parameters.written(resolve(context.params))
+    settings = written(resolve(context.params))
     record.Run.create(Path("run"), settings, {}, {"device": "cpu", "threads": threads}).close()
-    assert "a run recorded" in sentence(explore("active", "--resume", "run"))
+    assert "invalid number of threads" in sentence(explore("active", "--resume", "run"))
 
 
 def test_names_that_are_not_utf8(explore):
@@ -119,9 +114,9 @@ def test_names_that_are_not_utf8(explore):
     Path(name).mkdir()
     shutil.copy("pool.csv", f"{name}/pool.csv")
     result = explore("suggest", f"{name}/pool.csv", *FIT)
-    assert result.exit_code == 0 and r"The rows to measure are in caf\udce9/next.csv" in result.stdout
+    assert result.exit_code == 0 and r"Suggestions are in caf\udce9/next.csv" in result.stdout
     out = json.loads(explore("suggest", f"{name}/pool.csv", "--json").stdout)["out"]
     assert Path(out).exists()
     refused = sentence(explore("active", *BEGUN["active"], "--out", name, "--name", "x"))
-    assert r"the path caf\udce9/active-x is not valid UTF-8; choose a folder of another name" in refused
+    assert r"the path caf\udce9/active-x is not valid UTF-8. Choose another name" in refused
     assert not list(Path(name).glob("active*"))

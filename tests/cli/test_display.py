@@ -73,7 +73,7 @@ def test_ids_that_look_like_styles(explore):
     lines = [f"m{i},{i % 7},{i * i % 5}" for i in range(9)] + ["c1cc[nH]c1,9,", "a[/1],4,"]
     Path("pool.csv").write_text("\n".join(["smiles,x,y [%]", *lines]))
     result = explore("suggest", "pool.csv", "--target", "y [%]", "--id", "smiles", "--epochs", 1, "--samples", 3)
-    assert result.exit_code == 0 and "fill in y [%] there" in result.stdout
+    assert result.exit_code == 0 and "Fill in y [%] there" in result.stdout
     assert "│ c1cc[nH]c1 │" in result.stdout and re.search(r"│ a\[/1\] +│", result.stdout)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import explore as package
-from explore.cli import parameters
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.classify import command as classify
@@ -22,6 +21,7 @@ from explore.cli.suggest.settings import resolve as resolve_suggest
 from explore.core.errors import InputError
 from explore.learning import trust
 from explore.runs import record
+from explore.runs.recorded import written
 
 RUN, MARKER = Path("runs/foreign"), Path("executed")
 POOL = Path("pool.csv")
@@ -84,7 +84,7 @@ def evil(monkeypatch):
 def forge(kind, changes):
     """A folder of a run with other settings, and the commands that read it."""
     command, resolve, arguments = BEGUN[kind]
-    settings = parameters.written(resolve(command.make_context(kind, list(arguments)).params))
+    settings = written(resolve(command.make_context(kind, list(arguments)).params))
     for key, value in changes.items():
         partial = isinstance(value, dict) and key in ("vime", "algo_settings")
         settings[key] = {**settings[key], **value} if partial else value
@@ -107,10 +107,10 @@ def test_functions_that_a_folder_names_are_taken_only_when_trusted(explore, kind
         for more in ([], ["--trust", "evi"], ["--trust", "explore.cl"]):
             result = explore(*attempt, *more)
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
-            assert f"Error: {folder} needs the module {module!r}" in result.stderr
-            assert result.stderr.endswith(f"if you trust it, add --trust {module} (in Python: trust=[{module!r}])\n")
+            assert f"Error: {folder} imports the module {module!r}" in result.stderr
+            assert result.stderr.endswith(f"If you trust it, add --trust {module} (in Python: trust=[{module!r}])\n")
     if kind != "rl":
-        with pytest.raises(InputError, match="needs the module '.*in Python: trust="):
+        with pytest.raises(InputError, match="imports the module '.*in Python: trust="):
             package.load_run(folder)
 
 
@@ -127,7 +127,7 @@ def test_a_report_takes_no_function_of_a_folder(explore):
     from explore.cli.report.session import Opened
 
     folder, _ = forge("classify", OURS)
-    with pytest.raises(InputError, match=f"{folder} needs the module 'explore.cli.main'"):
+    with pytest.raises(InputError, match=f"{folder} imports the module 'explore.cli.main'"):
         _ = Opened("x", folder, "classify", {}, (), {}).settings
 
 
@@ -138,5 +138,5 @@ def test_a_listed_environment_is_registered_and_what_the_command_line_names_is_t
     trust.check(RUN, {"posterior": given}, [given])
     for trusted in (["explore"], ["explore.posteriors.bbb"]):
         trust.check(RUN, {"posterior": given}, trusted)
-    with pytest.raises(InputError, match="needs the module 'explore.posteriors.bbb'"):
+    with pytest.raises(InputError, match="imports the module 'explore.posteriors.bbb'"):
         trust.check(RUN, {"posterior": given, "acquisition": "explore.posteriors.bbb:dataclass"}, [given])

@@ -25,7 +25,7 @@ def test_version(explore):
 
 def test_help_names_every_command(explore):
     shown = explore("--help").stdout
-    assert all(f"\n  {name} " in shown for name in COMMANDS)
+    assert all(f"\n  {name} " in shown for name in (*COMMANDS, "list"))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_computes_nothing_imports_no_torch(arguments):
 
 
 def test_the_modules_of_commands_import_no_torch():
-    code = f"import importlib, sys\nfor module in {list(COMMANDS.values())}: importlib.import_module(module)\n"
+    code = f"import importlib, sys\nfor name in {COMMANDS}: importlib.import_module('explore.cli.' + name)\n"
     subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], check=True)
 
 
@@ -87,7 +87,7 @@ def test_a_command_that_is_terminated_ends_by_a_sentence(hidden):
 
 
 def test_a_run_that_is_terminated_says_how_to_continue(explore, monkeypatch):
-    monkeypatch.setattr("explore.cli.active.recording.write", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("explore.cli.active.report.write", lambda *_: signal.raise_signal(signal.SIGTERM))
     result = explore("active", *TINY)
     assert result.exit_code == 143
     assert "Terminated after" in result.stderr and "Continue: explore active" in result.stderr
@@ -113,7 +113,7 @@ def test_an_interrupt_that_another_error_hides_is_one():
 
 @pytest.mark.usefixtures("heeded_interrupts")
 def test_an_interrupted_run_that_another_error_hides_says_how_to_continue(explore, monkeypatch):
-    monkeypatch.setattr("explore.cli.active.recording.write", lambda *_: interrupted_in_c())
+    monkeypatch.setattr("explore.cli.active.report.write", lambda *_: interrupted_in_c())
     result = explore("active", *TINY)
     assert result.exit_code == 130
     assert "Interrupted after" in result.stderr and "Continue: explore active" in result.stderr

@@ -11,7 +11,7 @@ import pytest
 from explore import images
 
 OLD = Path(__file__).parent / "old"
-pytestmark = pytest.mark.filterwarnings("ignore:.*earlier version of explore:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*written by an older version:UserWarning")
 
 
 @pytest.fixture(autouse=True)

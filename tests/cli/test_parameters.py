@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pytest
 
-from explore.cli import parameters
-from explore.cli.parameters import Values
+from explore import registry
+from explore.cli import problem
 from explore.core.errors import InputError
-from explore.runs.recorded import read_part
+from explore.runs.recorded import Values, read, read_part, written
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ def test_each_target_types_its_own_keys():
         "more-rules": Rule,
     }
     texts = ["power=2", "likelihood.noise=none", "more_rules.widths=3,4", "power=3", "likelihood.mode=b"]
-    assert parameters.parse(texts, targets) == {
+    assert problem.parse(texts, targets) == {
         "": {"power": 3.0}, "likelihood": {"noise": None, "mode": "b"}, "more-rules": {"widths": (3, 4)},
     }  # fmt: skip
-    assert parameters.complete(Rule, {"power": 3.0}) == {"power": 3.0, "widths": (1, 2)}
+    assert registry.complete(Rule, {"power": 3.0}) == {"power": 3.0, "widths": (1, 2)}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("power", "-x takes KEY=VALUE; got 'power'"),
-        ("=1", "-x takes KEY=VALUE; got '=1'"),
+        ("power", "-x must be KEY=VALUE; got 'power'"),
+        ("=1", "-x must be KEY=VALUE; got '=1'"),
         ("rule.power=1", "unknown name before a setting 'rule'; allowed: likelihood"),
         ("likelihood.power=1", "unknown setting 'power'; allowed: noise"),
         ("power=high", "power='high' is not valid; allowed: a number"),
@@ -62,19 +62,19 @@ def test_each_target_types_its_own_keys():
 )
 def test_what_no_target_takes(text, message):
     with pytest.raises(InputError) as raised:
-        parameters.parse([text], {"": Rule, "likelihood": {"noise": float}}, "-x")
+        problem.parse([text], {"": Rule, "likelihood": {"noise": float}}, "-x")
     assert str(raised.value) == message
 
 
 def test_epochs_are_a_setting_given_once():
-    assert parameters.split(["a=1"], [""], epochs=3) == {"": {"a": "1", "epochs": "3"}}
-    with pytest.raises(InputError, match="give --epochs or -p epochs=..., not both"):
-        parameters.split(["epochs=3"], [""], epochs=3)
+    assert problem.split(["a=1"], [""], epochs=3) == {"": {"a": "1", "epochs": "3"}}
+    with pytest.raises(InputError, match="--epochs and -p epochs=... exclude each other. Pass only one of them"):
+        problem.split(["epochs=3"], [""], epochs=3)
 
 
 def test_what_is_written_is_read_again():
-    plain = parameters.written(MADE)
-    assert parameters.read(Settings, json.loads(json.dumps(plain)), "here") == MADE
+    plain = written(MADE)
+    assert read(Settings, json.loads(json.dumps(plain)), "here") == MADE
 
 
 @pytest.mark.parametrize(
@@ -94,18 +94,18 @@ def test_what_is_written_is_read_again():
 )
 def test_what_is_no_such_dataclass_is_refused(changes, message):
     with pytest.raises(InputError) as raised:
-        parameters.read(Settings, parameters.written(MADE) | changes, "here")
+        read(Settings, written(MADE) | changes, "here")
     assert str(raised.value).startswith(message)
 
 
 def test_a_setting_that_is_missing_is_refused_but_for_one_that_came_later():
-    plain = parameters.written(MADE)
+    plain = written(MADE)
     for key in plain.keys() - {"command", "later"}:
         with pytest.raises(InputError, match="here must have the settings command, "):
-            parameters.read(Settings, {k: v for k, v in plain.items() if k != key}, "here")
+            read(Settings, {k: v for k, v in plain.items() if k != key}, "here")
     earlier = {k: v for k, v in plain.items() if k != "later"}
-    with pytest.warns(UserWarning, match="here was written by an earlier version of explore; assumed later 7$"):
-        assert parameters.read(Settings, earlier, "here") == MADE
+    with pytest.warns(UserWarning, match="here was written by an older version; assumed later 7"):
+        assert read(Settings, earlier, "here") == MADE
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Part:
 
 
 def test_a_part_of_the_settings_is_read_without_the_others():
-    plain = parameters.written(MADE)
+    plain = written(MADE)
     assert read_part(Part, plain | {"seed": "no seed"}, "here") == Part(MADE.trials)
     with pytest.raises(InputError, match="here: trials is 'x'; it must be a whole number"):
         read_part(Part, plain | {"trials": "x"}, "here")

@@ -17,8 +17,7 @@ from explore.core.errors import InputError
 from explore.data import load, pool_splits, uci_splits
 from explore.learning import loaded, saved
 from explore.learning.loaded import TableWarning
-from explore.learning.scaling import UNSCALED
-from explore.learning.transforms import Transform
+from explore.learning.scaling import UNSCALED, Transform
 from explore.runs.record import Run
 from explore.runs.recorded import run_id
 
@@ -75,8 +74,8 @@ def test_what_active_saved_is_what_it_measured(active, more):
         assert rmse == pytest.approx(last.loc[(replica["arm"], replica["trial"]), "rmse"], rel=1e-5)
     own = load_run(folder, arm="random", trial=2)
     assert own.about == "noisy-kfac, arm random, trial 2 of 2; fitted to 22 examples"
-    far = "of {} of 506 rows is more than 10 standard deviations from what"
-    with pytest.warns(TableWarning, match=f"'CRIM' {far.format(6)}"), pytest.warns(match=f"'B' {far.format(9)}"):
+    far = ": {} of 506 rows are more than 10 standard deviations from the training data"
+    with pytest.warns(TableWarning, match=f"'CRIM'{far.format(6)}"), pytest.warns(match=f"'B'{far.format(9)}"):
         found = own.predict(pd.DataFrame(data.x, columns=data.features)[::-1])
     # Another sample of the nets than all replicas have together.
     assert (np.abs(found["mean"][::-1] - mean[3]) < found.epistemic[::-1] * 3).all()
@@ -106,14 +105,14 @@ def test_columns_become_features_as_they_did_for_the_run(runs, explore):
     """Wherever they stand; a category that was not known and an empty cell are said."""
     one = load_run(runs / "compare-c")
     table = pd.DataFrame({"solvent": ["water", "ethanol"], "odd": [1, 2], "heat": [30.0, 50.0]}, index=["a", "b"])
-    with pytest.warns(TableWarning, match="does not know are not used: odd"):
+    with pytest.warns(TableWarning, match="model was not trained on: odd"):
         found = one.predict(table, quantiles=(0.05, 0.5))
     assert list(found) == ["mean", "low", "high", "epistemic", "noise", "q0.05", "q0.5"]
     assert list(found.index) == ["a", "b"] and np.allclose(found.low, found["q0.05"])
     x, _ = one.inputs(one_row := loaded.cells_of(table.drop(columns="odd")))
     assert one_row.columns["heat"] == ["30.0", "50.0"]
     assert np.allclose(one.fitted.predict(x).mean[0, :, 0], found["mean"])
-    with pytest.warns(TableWarning, match="no category that was there|is empty"):
+    with pytest.warns(TableWarning, match="unknown value|empty cell"):
         one.predict(pd.DataFrame({"solvent": ["wine"], "heat": [None]}))
     with pytest.raises(InputError, match="has no column 'heat'"):
         one.predict(table[["solvent"]])
@@ -125,8 +124,8 @@ def test_numbers_far_from_what_was_learnt_from_are_said(runs):
     heat = pd.read_csv("lab.csv").heat
     cells = loaded.cells_of(pd.DataFrame({"solvent": ["water"] * 3, "heat": [heat.mean(), 1000 * heat.max(), 9e9]}))
     _, notes = one.inputs(cells)
-    assert [note.partition(" standard")[0] for note in notes] == ["'heat' of 2 of 3 rows is more than 10"]
-    assert "up to 9e+09: what is predicted there is extrapolated" in notes[0]
+    assert [note.partition(" standard")[0] for note in notes] == ["'heat': 2 of 3 rows are more than 10"]
+    assert "up to 9e+09; their predictions are extrapolated" in notes[0]
     edges = loaded.cells_of(pd.DataFrame({"solvent": ["water"] * 2, "heat": [heat.min(), heat.max()]}))
     assert one.inputs(edges)[1] == ()
     raw = replace(one.fitted, scales=one.fitted.scales._replace(x=UNSCALED))  # as with --standardise none
@@ -153,7 +152,7 @@ def test_targets_learnt_in_another_scale_come_back_in_their_own(runs):
     kept = saved.read(folder, ())
     plain = load_run(folder).predict(x, 0.8, (0.5,))
     saved.write(folder, replace(kept, transform=Transform("log")))
-    with pytest.warns(TableWarning, match="learnt as logarithms"):
+    with pytest.warns(TableWarning, match="The model was fitted to log targets: means"):
         found = load_run(folder).predict(x, 0.8, (0.5,))
     for name in ("low", "high", "q0.5"):
         np.testing.assert_allclose(found[name], np.exp(plain[name]))
@@ -168,10 +167,10 @@ def test_predictions_stand_beside_the_columns_of_the_table(runs, explore, suffix
     frame.to_csv("new.csv", index=False)
     result = explore("predict", runs / "compare-c", "new.csv", "--out", out, "--quantiles", "0.5", "--level", 0.5)
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"2 rows are predicted in {out}.\n"
+    assert result.stdout == f"Wrote predictions for 2 rows to {out}.\n"
     said = result.stderr.splitlines()
     assert said[0] == "Model: map (others: bbb), split 1 of 3; fitted to 54 examples."
-    assert "Columns _low of new.csv are replaced." in said and any("'é'" in line for line in said)
+    assert "Replaced the columns _low of new.csv." in said and any("'é'" in line for line in said)
     text = {"lot": str}
     readers = {
         ".csv": lambda: pd.read_csv(out, dtype=text),
@@ -209,33 +208,39 @@ def test_only_what_predict_wrote_is_overwritten(runs, explore, suffix):
 
 def test_a_table_in_the_terminal_and_one_json_object(runs, explore):
     shown = explore("predict", runs / "active-grade", "lab.csv", "--quiet")
-    assert "40 more rows; --out FILE writes all." in shown.stdout and not shown.stderr
+    assert "40 more rows. Use --out FILE to write all of them." in shown.stdout and not shown.stderr
     result = explore("predict", runs / "active-grade", "lab.csv", "--json", "--arm", "random", "--trial", 2)
     found = json.loads(result.stdout)
     assert found["rows"] == len(found["predictions"]) == 60 and found["out"] is None
     refused = explore("predict", runs / "active-grade", "lab.csv", "--level", "0.5")
-    assert refused.exit_code == 2 and "classes have probabilities, not intervals" in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "a classification predicts probabilities only. Leave out level (--level)" in refused.stderr
+    )
     assert list(found["predictions"][0]) == ["_p_high", "_p_low", "_p_mid", "_class", "_entropy", "_information"]
-    assert found["model"].startswith("bbb, arm random, trial 2 of 2") and "'heat': 1 cell is empty" in found["notes"][0]
+    assert (
+        found["model"].startswith("bbb, arm random, trial 2 of 2")
+        and "'heat': imputed 1 empty cell with the median" in found["notes"][0]
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare-c", "lab.csv", "--out", "lab.csv"], "--out is the table itself, which is never written"),
+        (["compare-c", "lab.csv", "--out", "lab.csv"], "--out is the input table, which must not be"),
         (["compare-c", "lab.csv", "--out", "p.txt"], "its name must end with .csv or .xlsx or .parquet"),
         (["compare-c", "lab.csv", "--out", "no/p.csv"], "cannot write no/p.csv"),
         (["compare-c", "lab.csv", "--level", "90"], "an interval's level is 90.0; it must be in (0, 1)"),
-        (["compare-c", "lab.csv", "--quantiles", "0.5,a"], "--quantiles is '0.5,a'; it takes levels such as"),
+        (["compare-c", "lab.csv", "--quantiles", "0.5,a"], "--quantiles is '0.5,a'; it must be levels such as"),
         (["compare-c", "lab.csv", "--quantiles", "1"], "a quantile's level is 1.0; it must be in (0, 1)"),
         (["compare-c", "lab.csv", "--posterior", "noisy-kfac"], "unknown posterior of runs/compare-c 'noisy-kfac'"),
         (
             ["compare-c", "lab.csv", "--trial", "1"],
-            "runs/compare-c has no trial; select its models by posterior, split",
+            "runs/compare-c has no trial to select; select models by posterior, split",
         ),
         (["compare-c", "lab.csv", "--split", "4"], "unknown split of runs/compare-c '4'; allowed: 1, 2, 3"),
         (["compare-c", "runs/compare-c/results.csv"], "has no column 'heat'"),
-        (["", "lab.csv"], "runs is no run folder: it has no config.json"),
+        (["", "lab.csv"], "runs is not a run folder: it has no config.json"),
         (["two", "lab.csv"], "does not exist"),
     ],
 )
@@ -271,16 +276,16 @@ def broken(folder, what):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("missing", "has no model.pt; it is written when a run has finished"),
+        ("missing", "has no model.pt: the run is unfinished. Finish it with"),
         ("flipped", "is damaged"),
-        ("schema", "is no saved model"),
-        ("transform", "is no saved model"),
-        ("foreign", "runs/compare-c/model.pt is of run "),
-        ("features", "does not belong here"),
-        ("replicas", "names 2 replicas of 3"),
-        ("nothing", "is no saved model"),
-        ("shape", "is no saved model"),
-        ("rows", "does not belong here"),
+        ("schema", "is damaged: not a saved model"),
+        ("transform", "is damaged: not a saved model"),
+        ("foreign", "runs/compare-c/model.pt was written by run "),
+        ("features", "the saved model was fitted with another"),
+        ("replicas", "is damaged: it lists 2 replicas, but has 3"),
+        ("nothing", "is damaged: not a saved model"),
+        ("shape", "not a saved model"),
+        ("rows", "does not fit"),
     ],
 )
 def test_a_damaged_model_is_refused_in_a_sentence(runs, explore, what, message):
@@ -310,7 +315,10 @@ def test_a_run_of_another_kind_has_no_model_of_a_table(explore):
     Run.create(folder, {"command": "rl"}, {}, {"started": "now"}).close()
     Path("t.csv").write_text("a\n1\n")
     result = explore("predict", folder, "t.csv")
-    assert result.exit_code == 2 and "is a run of explore rl, which keeps no model of a table" in result.stderr
+    assert (
+        result.exit_code == 2
+        and "was written by explore rl. Use a run of explore active or classify or compare or suggest" in result.stderr
+    )
 
 
 def test_what_a_run_left_out_is_left_out_of_its_predictions(active, explore):
@@ -323,7 +331,7 @@ def test_what_a_run_left_out_is_left_out_of_its_predictions(active, explore):
         frame.to_excel(book, sheet_name="Data", index=False)
     data = ("--data", "lab.xlsx", "--target", "yield", "--sheet", "Data")
     said = active(*data, "--name", "without").stderr
-    assert "Column 'n' numbers the rows and is left out; --feature 'n' takes it in." in said
+    assert "Column 'n' numbers the rows and is left out; use --feature 'n' to include it." in said
     active(*data, "--feature", "n", "--name", "with")
     codes = ("code = 007", "code = 012", "code = 7")
     without, taken = (load_run(f"runs/active-{name}") for name in ("without", "with"))

@@ -60,13 +60,13 @@ def test_the_end_of_one_process_ends_the_job_with_a_sentence(here, explore, rank
     if rank:
         assert "another process of this job has ended. Stopped after " in told or "Interrupted after " in told
     else:
-        assert "Error: process 1: another process of this job has ended" in told
+        assert "Error: process 1: another process of this job has stopped" in told
     again = "Continue: torchrun --nproc-per-node 2 -m explore.cli classify --resume"
     assert f"{again} {RUN if rank else RUN.resolve()}" in told
     assert "explore/cli" not in told  # no traceback of ours
     alone = explore("classify", "--resume", RUN)
     assert alone.exit_code == 2
-    assert "is a run of 2 processes, which 1 cannot continue; start it by torchrun --nproc-per-node 2" in alone.stderr
+    assert "is a run of 2 processes and cannot continue with 1; start it by torchrun --nproc-per-node 2" in alone.stderr
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_other_commands_run_in_one_process(explore, monkeypatch, command):
     result = explore(*command.split(), "--dataset", "boston")
     assert result.exit_code == 2
     assert (
-        f"explore {command.split()[0]} cannot be started by torchrun, which is for classify; start it alone"
+        f"explore {command.split()[0]} does not support torchrun; only explore classify does. Start it without torchrun"
         in result.stderr
     )
 
@@ -118,11 +118,11 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
 
 
 def test_compiled_updates_are_of_one_process():
-    with pytest.raises(InputError, match="--graphs compiles the updates of one process, and --jobs asks for 2"):
+    with pytest.raises(InputError, match="--graphs supports a single process. Leave out"):
         start.compute({"device": "cpu", "graphs": True, "jobs": 2})
 
 
 def test_graphs_are_of_one_process(monkeypatch):
     monkeypatch.setattr(start.parallel, "world", lambda: SimpleNamespace(processes=2))
-    with pytest.raises(InputError, match="--graphs records the updates of one process, and there are 2"):
+    with pytest.raises(InputError, match="--graphs supports a single process. Leave out"):
         start.compute({"device": "cpu", "graphs": True})

@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from explore.campaign.log import Log
-from explore.cli.report import classify, drawing, held_out, page, session, suggest
+from explore.cli.classify import report as classify
+from explore.cli.estimate import Estimate, decimals
+from explore.cli.report import drawing, page, session, suggest
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError
 from explore.learning.classification import Classified
@@ -135,13 +137,14 @@ def report(*arguments):
 
 
 PAGES = {
-    "active": (["active-one", "active-two"], ["learning-curves", "difference-from-labelling-at-random",
-               "what-was-chosen-when", "calibration-and-residuals", "score-of-what-was-chosen"]),
-    "classify": (["classify-k"], ["while-they-learnt", "calibration", "confusions", "out-of-distribution-images",
-                 "surest-of-what-is-wrong", "least-sure"]),
-    "compare": (["compare-c"], ["scores", "while-they-learnt", "calibration"]),
+    "active": (["active-one", "active-two"], ["learning-curves", "difference-from-random-labelling",
+               "chosen-points-by-round", "calibration-and-residuals", "best-score-by-round"]),
+    "classify": (["classify-k"], ["training-curves", "calibration", "confusions", "out-of-distribution-images",
+                 "most-confident-errors", "most-uncertain-images"]),
+    "compare": (["compare-c"], ["scores", "training-curves", "calibration"]),
     "rl": (["rl-r"], ["returns", "rewards-bonus-and-dynamics"]),
-    "suggest": (["pool.explore"], ["what-was-asked-and-answered", "predicted-then-measured", "score-over-rounds",
+    "suggest": (["pool.explore"], ["suggestions-and-measurements", "predictions-and-later-measurements",
+                "score-over-rounds",
                 "measurements"]),
 }  # fmt: skip
 
@@ -179,12 +182,11 @@ def test_learning_curves_and_differences_are_those_of_results_csv(alone, runs):
     table = pd.read_csv(runs / "active-one" / "results.csv").pivot(
         index=["labels", "trial"], columns="arm", values="rmse"
     )
-    paired = (table.epig - table.random).unstack()
-    for cell in (paired.mean(axis=0), paired.loc[22]):
-        assert "{mean:.4g} ± {se:.2g}".format(**mean_and_se(cell)) in shown["Difference from labelling at random"]
-    curve = table.random.unstack()
-    for cell in (curve.mean(axis=0), curve.loc[22]):
-        assert "{mean:.4g} ± {se:.2g}".format(**mean_and_se(cell)) in shown["Learning curves"]
+    paired, curve = (table.epig - table.random).unstack(), table.random.unstack()
+    for title, values in {"Difference from random labelling": paired, "Learning curves": curve}.items():
+        for cell in (values.mean(axis=0), values.loc[22]):
+            mean, se = mean_and_se(cell).values()
+            assert Estimate(mean, se).text(decimals(values)) in shown[title]
 
 
 def test_residuals_are_those_of_the_last_round(alone, runs):
@@ -199,8 +201,8 @@ def test_residuals_are_those_of_the_last_round(alone, runs):
 
 def test_coverage_counts_what_central_intervals_hold():
     below = np.array([[0.5], [0.3], [0.97], [0.02]])  # within the central 0, 0.4, 0.94 and 0.96
-    found = held_out.HeldOut(below, below, below, below)
-    share = dict(zip(held_out.LEVELS.round(2).tolist(), held_out.coverage(found), strict=True))
+    found = drawing.HeldOut(below, below, below, below)
+    share = dict(zip(drawing.LEVELS.round(2).tolist(), drawing.coverage(found), strict=True))
     assert (share[0.0], share[0.35], share[0.45], share[0.9], share[0.95], share[1.0]) == (
         0.25,
         0.25,
@@ -217,10 +219,12 @@ def test_what_was_asked_and_answered(runs):
         ("p", 1, {TARGET: 2.5}), ("q", 1, {TARGET: 9.0}), ("r", 2, {}),
     ]  # fmt: skip
     result = report(runs / "pool.explore")
-    assert "No model is fitted yet" in result.stderr
+    assert "no model is fitted yet" in result.stderr
     shown = Page(Path("report.html")).sections
-    assert shown["What was asked and answered"][0] == "4 measurements; 3 rows asked for, 1 of them pending."
-    assert f"{TARGET}: 1 of 2 measurements lie in the 90 % interval" in "".join(shown["Predicted, then measured"])
+    assert shown["Suggestions and measurements"][0] == "4 measurements; 3 rows suggested, 1 of them pending."
+    assert f"{TARGET}: 1 of 2 measurements lie in the 90 % interval" in "".join(
+        shown["Predictions and later measurements"]
+    )
 
 
 def test_principal_components_are_those_of_the_covariance():
@@ -243,25 +247,32 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
         result = report(runs / "compare-c")
     finally:
         path.write_text(text)
-    assert "Not shown is what needs the data: the data of t have changed" in result.stderr
+    assert "Skipped the figures that need the data of compare-c: the data of t have changed" in result.stderr
     assert list(Page(Path("report.html")).sections) == [
         "Scores",
-        "While they learnt",
+        "Training curves",
         "Data of compare-c",
         "Settings",
     ]
 
 
+def test_a_run_without_a_model_has_its_other_sections(runs):
+    (runs / "active-one" / "model.pt").unlink()
+    assert "Skipped the figures that need the model of active-one:" in report(runs / "active-one").stderr
+    sections = Page(Path("report.html")).sections
+    assert "Chosen points by round" in sections and "Calibration and residuals" not in sections
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["active-one", "compare-c"], "runs of active and compare have no page in common"),
-        (["active-one", "active-one"], "several runs are called active-one"),
+        (["active-one", "compare-c"], "a report shows runs of one command, not of active"),
+        (["active-one", "active-one"], "several runs have the name active-one."),
         (["active-one", "--out", "x.pdf"], "--out is x.pdf; its name must end with .html"),
-        (["active-one", "--out", "mine.html"], "mine.html exists and is no report of explore"),
-        (["active-one", "--out", "own.html"], "own-learning-curves.png exists, as a figure of the page"),
+        (["active-one", "--out", "mine.html"], "mine.html exists and was not written by explore"),
+        (["active-one", "--out", "own.html"], "own-learning-curves.png exists and would be overwritten by"),
         (["active-one", "--out", "no/x.html"], "cannot write no/x.html: No such file or directory"),
-        (["."], "is no run folder: it has no config.json"),
+        (["."], "is not a run folder: it has no config.json"),
         (["nowhere"], "does not exist"),
         (["edited"], "results.csv is damaged"),
     ],
@@ -289,7 +300,7 @@ def test_scores_and_confusions_are_those_of_the_probabilities(runs):
         y, called, names = found["y"], found["probabilities"].argmax(1), found["classes"].tolist()
     assert names == ["low", TARGET] and (y != called).sum() > 3
     cells = shown["Confusions"]
-    assert cells[0] == f"{(y != called).sum()} of 20 images are taken for another class."
+    assert cells[0] == f"{(y != called).sum()} of 20 images misclassified."
     for true in (0, 1):
         taken = int(((y == true) & (called != true)).sum())
         at = next(i for i, cell in enumerate(cells) if cells[i : i + 2] == [names[true], names[1 - true]])
@@ -317,24 +328,24 @@ def test_what_a_run_of_classify_lacks_is_said(runs, made):
     opened = session._open(folder, ())
     unfinished = dataclasses.replace(opened, sizes={**opened.sizes, "results.csv": 0})
     found = list(classify.sections([unfinished]))
-    assert [section.title for section in found] == ["While they learnt", "Results of classify-k"]
-    assert found[1].warnings == [f"{folder} is not finished; there are its curves."]
+    assert [section.title for section in found] == ["Training curves", "Results of classify-k"]
+    assert "Skipped the figures that need the results of classify-k:" in found[1].warnings[0]
     try:
         (made / "photos").rename(made / "moved")
         said = report(folder).stderr
     finally:
         (made / "moved").rename(made / "photos")
-    assert "Not shown is what needs the images of classify-k: " in said
-    assert list(Page(Path("report.html")).sections)[-2:] == ["Images", "Settings"]
+    assert "Skipped the figures that need the images of classify-k:" in said
+    assert list(Page(Path("report.html")).sections)[-2:] == ["Images of classify-k", "Settings"]
     arrays = folder / "probabilities.npz"
     whole = arrays.read_bytes()
     for damaged in (whole[:-30], whole[:300] + b"x" * 40 + whole[340:], b"", None):
         arrays.unlink()
         if damaged is not None:
             arrays.write_bytes(damaged)
-        assert "is gone or damaged" in report(folder).stderr
+        assert "is missing or damaged" in report(folder).stderr
         assert list(Page(Path("report.html")).sections) == [
-            "Scores", "While they learnt", "Results of classify-k", "Settings",
+            "Scores", "Training curves", "Results of classify-k", "Settings",
         ]  # fmt: skip
 
 
@@ -342,16 +353,16 @@ def test_confusions_of_many_classes_are_a_table():
     count = classify.DRAWN + 1
     y, called = np.arange(count), np.roll(np.arange(count), 1)
     tested = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
-    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None))
+    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None, ("", "")))
     assert found.figure is None and len(found.rows) == classify.PAIRS and found.rows[3] == ["3", "2", "1", "1"]
-    assert found.sentences[1] == f"Of {count} classes, more than {classify.DRAWN}, no picture is drawn."
+    assert found.sentences[1] == f"No plot: {count} classes are too many (at most {classify.DRAWN})."
 
 
 @pytest.mark.parametrize("command", ["active", "classify", "compare"])
 def test_runs_on_several_data_sets_have_no_page_in_common(command):
     """Their errors are in other units, and a split of the one is none of the other."""
     runs = [Opened(name, Path(name), command, {"dataset": name}, (), {}) for name in ("boston", "yacht")]
-    with pytest.raises(InputError, match="boston, yacht differ in their data, target or validation"):
+    with pytest.raises(InputError, match="boston, yacht differ in data, target or validation. Write a"):
         session._check_data(command, runs)
     session._check_data(command, runs[:1] * 2)
     session._check_data("suggest", runs)  # where each has figures of its own

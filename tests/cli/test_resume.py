@@ -17,13 +17,15 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from explore.cli.active import recording
+from explore.cli.active import report
 from explore.core import files
 from explore.runs import record
+from tests.cli.conftest import TINY, run
 
 RUN = Path("runs/active-x")
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
-LONG = ["--trials", "2", "--rounds", "10", "--epochs", "20", "--test-size", "20", "--samples", "5", "--threads", "1"]
+LONG = ["--trials", "2", "--rounds", "10", "--epochs", "10", "--test-size", "20", "--samples", "5", "--threads", "1"]
+SHORT = ["--trials", "2", "--epochs", "3", "--test-size", "20", "--samples", "5", "--acquire", "2"]
 
 
 def without_seconds(result):
@@ -57,17 +59,24 @@ def scalars(run):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The folder and the JSON object of a run that nothing interrupts."""
-    here = tmp_path_factory.mktemp("whole")
-    command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x", "--json"]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
-    return here / RUN, without_seconds(done)
+def uninterrupted(tmp_path_factory):
+    """Runs `explore active` with these arguments once for all tests, and gives its folder and result."""
+    runs: dict[Any, Any] = {}
+
+    def finished(*arguments):
+        if arguments not in runs:
+            folder = tmp_path_factory.mktemp("uninterrupted")
+            result = run("active", *arguments, "--out", folder, "--name", "x")
+            assert result.exit_code == 0, result.output
+            runs[arguments] = folder / "active-x", result
+        return runs[arguments]
+
+    return finished
 
 
 @pytest.mark.usefixtures("heeded_interrupts")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
+def test_killed_and_resumed_equals_uninterrupted(explore, uninterrupted, how):
     command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x"]
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **piped) as process:
@@ -91,8 +100,8 @@ def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
         assert process.returncode == -signal.SIGKILL, err
     result = explore(*resume, "--json")
     assert result.exit_code == 0, result.stderr
-    folder, found = whole
-    assert without_seconds(result) == found
+    folder, whole = uninterrupted(*LONG, "--json")
+    assert without_seconds(result) == without_seconds(whole)
     same_numbers(RUN, folder)
     assert len(json.loads((RUN / "config.json").read_text())["sessions"]) == 2
 
@@ -109,7 +118,7 @@ class PowerCut(Exception):
         (record.Run, "checkpoint", 1), (record.Run, "checkpoint", 3), (os, "replace", 3), (os, "replace", 4),
     ],
 )  # fmt: skip
-def test_a_crash_at_any_write_loses_no_round(active, explore, monkeypatch, where, what, calls):
+def test_a_crash_at_any_write_loses_no_round(active, explore, uninterrupted, monkeypatch, where, what, calls):
     """It happens after so many calls of one of the writing functions."""
     function, left = getattr(where, what), iter(range(calls))
 
@@ -118,7 +127,6 @@ def test_a_crash_at_any_write_loses_no_round(active, explore, monkeypatch, where
             raise PowerCut
         return function(*arguments, **keywords)
 
-    active("--name", "whole", "--quiet")
     with monkeypatch.context() as patch:
         patch.setattr(where, what, cut)
         with pytest.raises(PowerCut):
@@ -128,7 +136,7 @@ def test_a_crash_at_any_write_loses_no_round(active, explore, monkeypatch, where
             file.write('{"series": "noi')  # a torn line
     result = explore("active", "--resume", RUN)
     assert result.exit_code == 0, result.stderr
-    same_numbers(RUN, Path("runs/active-whole"))
+    same_numbers(RUN, uninterrupted(*TINY)[0])
 
 
 def test_a_crash_while_the_folder_is_made_leaves_no_run(active, monkeypatch):
@@ -141,13 +149,14 @@ def test_a_crash_while_the_folder_is_made_leaves_no_run(active, monkeypatch):
     assert list(Path("runs").iterdir()) == []
 
 
-def test_a_finished_run_shows_its_result_again(active, explore):
-    first = active("--name", "x")
+def test_a_finished_run_shows_its_result_again(explore, uninterrupted):
+    folder, first = uninterrupted(*TINY)
+    shutil.copytree(folder, RUN)
     files = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
     again = explore("active", "--resume", RUN)
     assert again.exit_code == 0
     assert "3 of 3 rounds are done" in again.stderr
-    assert again.stdout == first.stdout
+    assert again.stdout == first.stdout.replace(str(folder), str(RUN))
     assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()} == files
     assert json.loads(explore("active", "--resume", RUN, "--json").stdout)["run"] == str(RUN)
 
@@ -161,23 +170,20 @@ def test_a_figure_that_is_missing_is_drawn(active, explore):
     assert (RUN / "learning_curve.png").read_bytes() == whole
 
 
-def test_resume_refuses_what_would_change_the_protocol(active, explore):
-    active("--name", "x")
+def test_resume_refuses_what_would_change_the_protocol(explore, uninterrupted):
+    shutil.copytree(uninterrupted(*TINY)[0], RUN)
     result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
     assert result.exit_code == 2
-    assert (
-        "leave out --trials, -p (allowed with it: --rounds, --device, --threads, --graphs, --trust, --quiet, --json)"
-        in result.stderr
-    )
+    assert "Leave out --trials, -p (allowed: --device, --graphs, --json, --quiet, --resume, --rounds," in result.stderr
 
 
-def test_resume_warns_of_another_number_of_threads(active, explore, monkeypatch):
+def test_resume_warns_of_another_number_of_threads(explore, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert explore("active", "--name", "x", "--threads", 1, "--epochs", 2, "--trials", 2).exit_code == 130
+        patch.setattr(report, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert explore("active", *TINY, "--name", "x", "--threads", 1).exit_code == 130
     result = explore("active", "--resume", RUN, "--threads", 2)
     assert result.exit_code == 0
-    assert "Warning: threads was 1 and is 2 now; the last digits may change." in result.stderr
+    assert "Warning: threads changed from 1 to 2; the last digits may change." in result.stderr
     assert [s["threads"] for s in json.loads((RUN / "config.json").read_text())["sessions"]] == [1, 2]
 
 
@@ -229,25 +235,25 @@ def edited_settings(run):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (shutil.rmtree, f"there is no run folder {RUN}"),
+        (shutil.rmtree, f"{RUN} is not a run folder: it has no"),
         (lambda run: (run / "config.json").unlink(), "it has no config.json"),
-        (lambda run: (run / "checkpoint.pt").unlink(), "it has no checkpoint.pt"),
-        (lambda run: (run / "results.csv").unlink(), "results.csv is damaged: it is missing"),
+        (lambda run: (run / "checkpoint.pt").unlink(), "checkpoint.pt: No such file"),
+        (lambda run: (run / "results.csv").unlink(), "results.csv is damaged or was edited"),
         (damage_config, "config.json is damaged"),
         (damage_checkpoint, "checkpoint.pt is damaged"),
-        (damage_table, "results.csv is damaged: it has 13 bytes"),
-        (foreign_checkpoint, "checkpoint.pt is of run "),
-        (edited_table, "results.csv is damaged, or was edited: its lines are not those that were written"),
-        (old_checkpoint, "checkpoint.pt is of an older version of explore; continue it with that version"),
-        (old_config, "config.json is of an older version of explore; continue it with that version"),
-        (earlier_config, "config.json is of an older version of explore; continue it with that version"),
-        (edited_settings, "config.json is damaged, or was edited: settings and sessions are not those that were"),
-        (edited_threads, "config.json is damaged, or was edited: settings and sessions are not those that were"),
+        (damage_table, "results.csv is damaged or was edited: its"),
+        (foreign_checkpoint, "checkpoint.pt was written by run "),
+        (edited_table, "results.csv is damaged or was edited: its lines changed"),
+        (old_checkpoint, "checkpoint.pt was written by an older version of explore; continue with that version"),
+        (old_config, "config.json was written by an older version of explore; continue with that version"),
+        (earlier_config, "config.json was written by an older version of explore; continue with that version"),
+        (edited_settings, "config.json is damaged or was edited: its settings or sessions changed"),
+        (edited_threads, "config.json is damaged or was edited: its settings or sessions changed"),
     ],
 )
-def test_resume_of_a_damaged_run(active, explore, damage, message):
-    active("--name", "x", "--rounds", 2)
-    active("--name", "other", "--rounds", 2, "--seed", 1)
+def test_resume_of_a_damaged_run(explore, uninterrupted, damage, message):
+    shutil.copytree(uninterrupted(*TINY)[0], RUN)
+    shutil.copytree(uninterrupted(*TINY, "--seed", 1)[0], "runs/active-other")
     damage(RUN)
     result = explore("active", "--resume", RUN)
     assert result.exit_code == 2
@@ -262,39 +268,25 @@ def test_resume_of_a_run_on_changed_data(active, explore):
     Path("d.csv").write_text("\n".join(["a,y", *rows[:-1], "49,1"]))
     result = explore("active", "--resume", RUN)
     assert result.exit_code == 2
-    assert "the data of d have changed since the run began" in result.stderr
+    assert "the data of d have changed since the run began." in result.stderr
 
 
 def test_resume_of_another_command(explore):
     record.Run.create(RUN, {"command": "dream"}, {}, {"device": "cpu"})
     result = explore("active", "--resume", RUN)
     assert result.exit_code == 2
-    assert "is a run of explore dream, not of active" in result.stderr
-
-
-@pytest.fixture(scope="module")
-def half(tmp_path_factory):
-    """The folder of a finished run of four rounds, with two points each."""
-    from tests.cli.conftest import run
-
-    here = tmp_path_factory.mktemp("half")
-    result = run("active", *SHORT, "--rounds", 4, "--out", here, "--name", "x")
-    assert result.exit_code == 0, result.output
-    return here / "active-x"
-
-
-SHORT = ["--trials", "2", "--epochs", "3", "--test-size", "20", "--samples", "5", "--acquire", "2"]
+    assert "was written by explore dream. Use a run of explore active" in result.stderr
 
 
 @pytest.mark.parametrize("times", [(7,), pytest.param((5, 7), marks=pytest.mark.slow)])
-def test_an_extended_run_equals_one_that_had_as_many_rounds(explore, half, times):
-    shutil.copytree(half, RUN)
+def test_an_extended_run_equals_one_that_had_as_many_rounds(explore, uninterrupted, times):
+    shutil.copytree(uninterrupted(*SHORT, "--rounds", 4)[0], RUN)
     for rounds in times:
         result = explore("active", "--resume", RUN, "--rounds", rounds)
         assert result.exit_code == 0, result.output
-    assert explore("active", *SHORT, "--rounds", 7, "--name", "y").exit_code == 0
-    same_numbers(RUN, Path("runs/active-y"))
-    ours, theirs = (files.load(Path(run, "model.pt"), "saved model", 1)["models"] for run in (RUN, "runs/active-y"))
+    whole, _ = uninterrupted(*SHORT, "--rounds", 7)
+    same_numbers(RUN, whole)
+    ours, theirs = (files.load(run / "model.pt", "saved model", 1)["models"] for run in (RUN, whole))
     for name, state in ours["noisy-kfac"].items():
         other = theirs["noisy-kfac"][name]
         assert torch.equal(state, other) if isinstance(state, torch.Tensor) else state == other
@@ -305,9 +297,9 @@ def test_an_extended_run_equals_one_that_had_as_many_rounds(explore, half, times
 
 
 @pytest.mark.parametrize(("where", "what", "calls"), [(os, "truncate", 0), (os, "replace", 0), (os, "replace", 1)])
-def test_a_crash_while_a_run_is_extended_loses_no_round(explore, half, monkeypatch, where, what, calls):
+def test_a_crash_while_a_run_is_extended_loses_no_round(explore, uninterrupted, monkeypatch, where, what, calls):
     """The first replacement is the checkpoint's, the second that of config.json."""
-    shutil.copytree(half, RUN)
+    shutil.copytree(uninterrupted(*SHORT, "--rounds", 4)[0], RUN)
     real, left = getattr(where, what), iter(range(calls))
 
     def fails(*arguments, **named):
@@ -318,27 +310,28 @@ def test_a_crash_while_a_run_is_extended_loses_no_round(explore, half, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(where, what, fails)
         with contextlib.suppress(PowerCut):  # not pytest.raises, which would keep the frames and with them the lock
-            explore("active", "--resume", RUN, "--rounds", 6)
+            explore("active", "--resume", RUN, "--rounds", 7)
         assert next(left, None) is None
     gc.collect()
-    assert explore("active", "--resume", RUN, "--rounds", 6).exit_code == 0
-    assert explore("active", *SHORT, "--rounds", 6, "--name", "y").exit_code == 0
-    same_numbers(RUN, Path("runs/active-y"))
+    assert explore("active", "--resume", RUN, "--rounds", 7).exit_code == 0
+    same_numbers(RUN, uninterrupted(*SHORT, "--rounds", 7)[0])
 
 
-def test_a_run_of_one_round_is_extended(explore):
-    for name in ("x", "y"):
-        assert explore("active", *SHORT, "--rounds", 1 if name == "x" else 3, "--name", name).exit_code == 0
+def test_a_run_of_one_round_is_extended(active, explore, uninterrupted):
+    active("--rounds", 1, "--name", "x")
     assert explore("active", "--resume", RUN, "--rounds", 3).exit_code == 0
-    same_numbers(RUN, Path("runs/active-y"))
+    same_numbers(RUN, uninterrupted(*TINY)[0])
 
 
 @pytest.mark.parametrize(
     ("rounds", "message"),
-    [(3, "--rounds is 3, but the run has 4; give the new total"), (500, "500 rounds label 998 points, but the pool")],
+    [
+        (3, "--rounds is 3, but the run already has 4. Pass at least"),
+        (500, "500 rounds need 998 points, but the pool of"),
+    ],
 )
-def test_what_cannot_be_extended_stays_as_it_is(explore, half, rounds, message):
-    shutil.copytree(half, RUN)
+def test_what_cannot_be_extended_stays_as_it_is(explore, uninterrupted, rounds, message):
+    shutil.copytree(uninterrupted(*SHORT, "--rounds", 4)[0], RUN)
     before = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
     result = explore("active", "--resume", RUN, "--rounds", rounds)
     assert result.exit_code == 2 and message in " ".join(result.stderr.split())

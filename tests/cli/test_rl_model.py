@@ -13,8 +13,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 from explore.cli import rl
 from explore.cli.rl import model as rl_model
 from explore.cli.rl.environment import environments
+from explore.cli.rl.model import derived
 from explore.cli.rl.settings import ALGORITHMS, resolve
-from explore.cli.rl.training import Training, derived
+from explore.cli.rl.training import Training
 from explore.core import files, tree
 from explore.core.errors import InputError
 
@@ -205,7 +206,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path, damage):
     training, saved = changed("damaged", damage)
     training.save(tmp_path)
     files.save(tmp_path / "model.pt", "model", 1, saved)
-    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path))}/model.pt does not belong to this run: [^\n]+$"):
+    with pytest.raises(InputError, match=rf"^{re.escape(str(tmp_path))}/model.pt does not belong to this run: [^\n]+$"):
         Training(settings_of("damaged", 64), 5, "cpu", tmp_path)
 
 
@@ -216,10 +217,10 @@ def test_a_replay_of_another_size_is_refused(tmp_path):
     assert (len(saved["rewards"]), int(saved["pos"])) == (50, 14)
     fresh: Any = Training(settings_of("sac-full", 64), 5, "cpu")
     for pos in (50, -1):
-        with pytest.raises(InputError, match=f"it has 50 rows of 50, and the next one would be {pos}"):
+        with pytest.raises(InputError, match=f"its replay buffer has 50 of 50 rows, but position {pos}"):
             rl_model.load_replay(fresh.model.replay_buffer, saved | {"pos": torch.tensor(pos)})
     half = tree.map_tensors(lambda t: t[:25] if t.dim() else t, saved)
-    with pytest.raises(InputError, match="it has 25 rows of 50, and the next one would be 14"):
+    with pytest.raises(InputError, match="its replay buffer has 25 of 50 rows, but position 14"):
         rl_model.load_replay(fresh.model.replay_buffer, half)
     rl_model.load_replay(fresh.model.replay_buffer, half | {"pos": torch.tensor(25)})
     assert (fresh.model.replay_buffer.pos, fresh.model.replay_buffer.full) == (25, False)

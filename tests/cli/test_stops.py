@@ -5,6 +5,7 @@ import json
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ from explore.cli import start as starting
 from explore.cli.report import drawing
 from explore.runs import provenance
 from explore.runs.record import Run
+from tests.cli.conftest import run
 
 COMMANDS = {
     "active": "--trials 2 --rounds 3 --epochs 2 --test-size 20 --samples 5",
@@ -27,6 +29,21 @@ COMMANDS = {
 
 def start(explore, command, *more):
     return explore(command, *COMMANDS[command].split(), "--threads", 1, "--name", "x", *more)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The tables of a run that nothing stops, for each command."""
+    found: dict[str, Any] = {}
+
+    def of(command):
+        if command not in found:
+            folder = tmp_path_factory.mktemp(command)
+            assert start(run, command, "--out", folder, "--quiet").exit_code == 0
+            found[command] = tables(folder / f"{command}-x")
+        return found[command]
+
+    return of
 
 
 def failing(monkeypatch, where, what, calls, error):
@@ -66,26 +83,27 @@ MORE = [
 @pytest.mark.parametrize(
     ("command", "where", "what", "calls"), [*STOPS, *(pytest.param(*stop, marks=pytest.mark.slow) for stop in MORE)]
 )
-def test_a_full_disk(explore, monkeypatch, command, where, what, calls):
+def test_a_full_disk(explore, whole, monkeypatch, command, where, what, calls):
     with monkeypatch.context() as patch:
         failing(patch, where, what, calls, OSError(errno.ENOSPC, "No space left on device"))
         result = start(explore, command)
-    run = Path(f"runs/{command}-x")
+    folder = Path(f"runs/{command}-x")
     assert (result.exit_code, result.stdout) == (1, "")
     sentence, continued = result.stderr.splitlines()[-2:]
-    assert sentence.startswith(f"Error: cannot write to the run folder {run}: No space left on device. Stopped after ")
-    assert continued == f"Continue: explore {command} --resume {run}"
-    assert [p.name for p in run.rglob(".*")] == [".lock"]
+    assert sentence.startswith(
+        f"Error: cannot write to the run folder {folder}: No space left on device. Stopped after "
+    )
+    assert continued == f"Continue: explore {command} --resume {folder}"
+    assert [p.name for p in folder.rglob(".*")] == [".lock"]
     if command == "rl":  # in fresh episodes, so that only what was done is the same
-        before = pd.read_csv(run / "results.csv")
-    again = explore(command, "--resume", run)
+        before = pd.read_csv(folder / "results.csv")
+    again = explore(command, "--resume", folder)
     assert again.exit_code == 0, again.stderr
-    explore(command, *COMMANDS[command].split(), "--threads", 1, "--name", "whole")
     if command != "rl":
-        assert tables(run) == tables(Path(f"runs/{command}-whole"))
+        assert tables(folder) == whole(command)
     else:
         done = int(sentence.split("Stopped after ")[1].split(" of ")[0]) // 32
-        found = pd.read_csv(run / "results.csv")
+        found = pd.read_csv(folder / "results.csv")
         assert found.timesteps.tolist() == [32, 64, 96]
         pd.testing.assert_frame_equal(found[:done], before[:done])
 
@@ -169,13 +187,13 @@ def test_other_code_is_told_once_and_stands_in_json(explore, monkeypatch):
     with monkeypatch.context() as patch:
         failing(patch, Run, "checkpoint", 1, KeyboardInterrupt())
         result = explore("active", "--resume", run, "--quiet")
-    sentence = "the run continues under other code: the files of explore were changed; the results may change."
+    sentence = "the software changed (edited files of explore); the results may change."
     assert result.stderr.splitlines()[0] == f"Warning: {sentence}"
     for _ in range(2):  # a run that goes on, and one that is finished
         again = explore("active", "--resume", run, "--quiet", "--json")
         assert "Warning: the run" not in again.stderr
         warned = json.loads(again.stdout)["warnings"]
-        assert [text for text in warned if "curvature is still its start" not in text] == [sentence]
+        assert [text for text in warned if "curvature is still its initial value" not in text] == [sentence]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +207,7 @@ def test_empty_values_are_refused(explore, arguments):
     more = {"rl": ["--env", "explore/Chain-v0"]}.get(arguments[0], [])
     result = explore(*arguments, *more)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.endswith(f"Error: {arguments[1]} is empty; give it a value, or leave it out\n")
+    assert result.stderr.endswith(f"Error: {arguments[1]} is empty. Pass a value, or leave it out\n")
     assert not Path("runs").exists()
 
 
@@ -203,5 +221,5 @@ def test_a_point_that_stands_alone_is_drawn():
     nan = float("nan")
     for values, expected in (([1.0], "."), ([1.0, 2.0], "None"), ([1.0, 2.0, nan, 3.0], "."), ([nan, nan], "None")):
         axes = Figure().add_subplot()
-        drawing.curve(axes, pd.Series(values), "a")
+        drawing.band(axes, pd.DataFrame({"a": values}), "a")
         assert axes.lines[0].get_marker() == expected

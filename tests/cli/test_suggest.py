@@ -79,14 +79,14 @@ def measure(path, names, values=None, column="yield"):
 def test_rounds(pool):
     first = begin(pool)
     assert len(first["rows"]) == 5 and first["score"] == "distance (standard deviations)"
-    assert first["rows"][0]["reason"] == "the row nearest to the middle of all"
-    assert "0 rows are measured, too few for a model, which needs 5 of them" in first["notes"][-1]
+    assert first["rows"][0]["reason"] == "nearest to the mean of all rows"
+    assert "0 rows measured; a model needs 5. These suggestions are spread over" in first["notes"][-1]
     measure(pool, ids(first))
     second = suggest(pool)
     assert len(second["rows"]) == 5 and not set(ids(second)) & set(ids(first)) and not second["pending"]
     for row in second["rows"]:
         assert row["low"] < row["mean"] < row["high"] and row["reason"].startswith(("far", "disa", "expected gain"))
-    assert "Only 5 rows are measured: take the intervals as rough." in second["notes"]
+    assert "Only 5 rows measured so far; intervals are rough." in second["notes"]
     measure(pool, ids(second)[:4])
     third = suggest(pool, "--batch", 3)
     assert "Setting batch is now 3; it was 5." in third["notes"]
@@ -105,7 +105,7 @@ def test_next_csv_has_the_rows_as_they_are_and_comes_back_filled_in(pool):
     asked["yield"] = truth(asked)
     asked.to_csv(path, index=False)
     # Without --labels they would be lost.
-    assert refused(pool).startswith(f"{path} has measurements (line 2, line 3, line 4, line 5, line 6) that were not")
+    assert refused(pool).startswith(f"{path} has unrecorded measurements (line 2, line 3, line 4, line 5, line 6) that")
     said = suggest(pool, "--labels", path)
     assert said["measured"] == 5 and len(said["rows"]) == 5
     later = pd.read_csv(path)
@@ -154,7 +154,7 @@ def test_a_lost_log_is_refused_and_no_pending_row_handed_out_again(pool, damage)
     for more in ((), ("--status",), ("--dry-run",)):
         said = refused(pool, *more)
         assert f"entries that were written: {'its end is' if damage in ('cut', 'old') else 'all are'} missing" in said
-        assert said.endswith(f"put back a copy of the whole folder {folder}, or move it away to start over")
+        assert said.endswith(f"Restore {folder} from a backup, or move it away to start over.")
     assert out.read_bytes() == asked
     log.write_bytes(b"".join(lines))
     assert suggest(pool, "--status")["measured"] == 3
@@ -172,10 +172,10 @@ def test_operations(pool):
     measure(pool, first[:2], 7.0)
     assert suggest(pool, "--status")["measured"] == 2
     said = suggest(pool, "--retract", first[0])
-    assert said["measured"] == 1 and any("still has what was withdrawn" in note for note in suggest(pool)["notes"])
+    assert said["measured"] == 1 and any("still has withdrawn measurements" in note for note in suggest(pool)["notes"])
     said = suggest(pool, "--undo")
-    assert not said["rows"] and not said["pending"] and "5 x suggest." in said["notes"][0]
-    assert "there is no row 'nobody'" in refused(pool, "--skip", "nobody")
+    assert not said["rows"] and not said["pending"] and said["notes"][0].endswith("5 x suggest.")
+    assert "no row 'nobody'" in refused(pool, "--skip", "nobody")
 
 
 def test_a_dry_run_writes_nothing(pool):
@@ -195,11 +195,11 @@ def test_what_is_printed(pool):
     first = ids(begin(pool))
     measure(pool, first)
     said = run("suggest", pool)
-    assert "To measure next" in said.stdout and "5 measured, 30 candidates left." in said.stdout
-    assert "Answered, of batch 2" in said.stderr and "--labels" in said.stdout
+    assert "Measure next" in said.stdout and "5 measured, 30 candidates left." in said.stdout
+    assert "New measurements from batch 2" in said.stderr and "--labels" in said.stdout
     assert "epig (nats)" in said.stdout and "rows measured or pending: 10" in said.stdout
     quiet = run("suggest", pool, "--quiet")
-    assert not quiet.stderr and "Handed out before, not measured yet" in quiet.stdout
+    assert not quiet.stderr and "Pending from earlier batches" in quiet.stdout
     assert "epig (nats)" not in quiet.stdout  # older rows may be of another rule
 
 
@@ -225,7 +225,7 @@ def test_without_ids_rows_are_known_by_their_features(pool):
 
 def test_a_column_that_names_the_rows_is_noticed(pool):
     said = suggest(pool, "--target", "yield", *QUICK)
-    assert "If column 'name' names the rows, say so by --id" in " ".join(said["notes"])
+    assert "Pass --id if column 'name' identifies the rows." in " ".join(said["notes"])
 
 
 def test_a_decimal_comma(pool):
@@ -296,7 +296,7 @@ def test_a_target_with_few_measurements_waits_for_a_model(pool):
     frame.loc[:9, "yield"], frame.loc[:3, "purity"] = truth(frame)[:10], np.arange(4.0)
     frame.to_csv(pool, index=False)
     said = begin(pool, "--target", "purity")
-    assert "10 rows are measured, too few for a model, which needs 5 of each target" in said["notes"][-1]
+    assert "10 rows measured; a model needs 5 of each target." in said["notes"][-1]
     frame.loc[4, "purity"] = 3.0
     frame.loc[9, "yield"] = np.nan
     frame.to_csv(pool, index=False)
@@ -320,8 +320,10 @@ def test_classes(pool):
     frame.to_csv(pool, index=False)
     said = suggest(pool)
     assert "p_middle" in said["rows"][0] and said["measured"] == 17
-    assert any(f"kind is corrected from {kinds[0]} to" in note for note in said["notes"])
-    assert "the task of pool.csv is classification; for regression start over" in refused(pool, "--task", "regression")
+    assert any(f"corrected kind from {kinds[0]} to" in note for note in said["notes"])
+    assert "The campaign of pool.csv is a classification. For a regression, copy the table" in refused(
+        pool, "--task", "regression"
+    )
 
 
 def test_a_failed_experiment_is_done(pool):
@@ -334,7 +336,7 @@ def test_a_failed_experiment_is_done(pool):
     frame.to_csv(pool, index=False)
     said = suggest(pool)
     assert said["failed"] == names[:1] and said["measured"] == 4 and said["measures"]["labels"] == 9
-    assert f"Failed, and not suggested again: '{names[0]}'" in " ".join(said["notes"])
+    assert f"Failed, will not be suggested again: '{names[0]}'" in " ".join(said["notes"])
     asked = suggest(pool, "--batch", 40)  # all that are left
     assert len(asked["rows"]) + len(asked["pending"]) == 35 and asked["pool"] == 0
     assert names[0] not in [*ids(asked), *ids(asked, "pending"), *pd.read_csv(pool.with_name("next.csv")).name]
@@ -343,7 +345,7 @@ def test_a_failed_experiment_is_done(pool):
     frame.loc[frame.name.isin(names[:1]), "yield"] = 3  # measured after all
     frame.to_csv(pool, index=False)
     said = suggest(pool)
-    assert any(note.endswith("yield is corrected from failed to 3.") for note in said["notes"])
+    assert any(note.endswith("corrected yield from failed to 3.") for note in said["notes"])
     assert said["failed"] == [] and said["measured"] == 5
     assert run("report", pool.with_suffix(".explore"), "--out", pool.with_name("r.html")).exit_code == 0
 
@@ -375,7 +377,7 @@ def test_a_failure_told_by_next_csv_and_a_text_that_declares_one(pool):
         "pool.csv: 3 cells of targets are not finite numbers: column 'yield': '12.5 mg' (line 2), '>95' (line 3), "
         in said
     )
-    assert "'broke' (line 4); write the number alone, 'failed' for a failed experiment" in said
+    assert "'broke' (line 4); write only the number, 'failed' for a failed experiment, or nothing if it" in said
     assert "2 cells of targets" in refused(pool)
     assert (pool.with_suffix(".explore") / "log.jsonl").read_bytes() == log
 
@@ -388,14 +390,15 @@ def test_marks_among_classes(pool):
     begun = "--target", "kind", "--id", "name", "--task", "classification", "--batch", 40, *QUICK
     said = suggest(pool, *begun)
     note = (
-        "Column 'kind' reads '-' (1 cell), 'NA' (2 cells) as not measured (--keep-na kind, or keep_na in Python, makes "
-        "them classes), and 'failed' (2 cells), 'none' (2 cells) as classes (--failed TEXT declares a failure)."
+        "Column 'kind' reads '-' (1 cell), 'NA' (2 cells) as not measured (use --keep-na kind, in Python keep_na, to "
+        "read them as classes), and 'failed' (2 cells), 'none' (2 cells) as classes (use --failed TEXT for failed "
+        "experiments)."
     )
     assert note in said["notes"] and said["measured"] == 8 and {"S-001", "S-006", "S-010"} < set(ids(said))
     said = suggest(pool, "--keep-na", "kind", "--failed", "FAILED")
     note = "Column 'kind' reads '-' (1 cell), 'NA' (2 cells), 'none' (2 cells) as classes."
     assert note in said["notes"] and said["measured"] == 9 and said["failed"] == ["S-002", "S-009"]
-    assert "'S-002' (line 4): kind is corrected from 'failed' to failed." in said["notes"]
+    assert "'S-002' (line 4): corrected kind from 'failed' to failed." in said["notes"]
     assert {*ids(said), *ids(said, "pending")} == {f"S-{i:03d}" for i in range(11, 40)}
     assert note in suggest(pool, "--status")["notes"]  # it is kept
     suggest(pool, "--release", "all")
@@ -403,7 +406,7 @@ def test_marks_among_classes(pool):
     frame.assign(kind=["NA", *kinds[1:10], "", "NA", *[""] * 28]).to_csv(pool, index=False)
     assert suggest(pool, "--batch", 30)["measured"] == 10
     said = refused(pool, "--keep-na", "temp")
-    assert said.startswith("keep_na (--keep-na) names 'temp', which is no class target of")
+    assert said.startswith("keep_na (--keep-na) names 'temp', which is not a class target of")
 
 
 def test_one_class_alone_is_too_few(pool):
@@ -412,7 +415,7 @@ def test_one_class_alone_is_too_few(pool):
     frame.loc[:11, "kind"] = "a"
     frame.to_csv(pool, index=False)
     said = suggest(pool, "--target", "kind", "--task", "classification", "--id", "name", *QUICK)
-    assert "which needs two classes and 5 of them" in said["notes"][-1] and len(said["rows"]) == 5
+    assert "a model needs 5 and two classes." in said["notes"][-1] and len(said["rows"]) == 5
 
 
 def test_when_nothing_is_left(pool):
@@ -452,7 +455,7 @@ def test_a_transform_is_undone(pool, transform):
     for row in said["rows"]:
         assert 0 < row["low"] <= row["mean"] <= row["high"]
         assert transform == "log" or (row["low"] >= 0.0099 and row["high"] <= 100.01)
-    assert f"With --transform {transform} the predictions are medians." in said["notes"]
+    assert f"With --transform {transform}, predictions are medians." in said["notes"]
     frame.loc[3, "yield"] = 0
     frame.to_csv(pool, index=False)
     if transform == "log":
@@ -480,14 +483,17 @@ def test_scores_of_a_goal_are_in_the_units_of_the_target(pool, rule, goal, tmp_p
 def test_limits(pool):
     measure(pool, [f"S-{i:03d}" for i in range(12)])
     said = begin(pool, "--stop-when", "labels<=14", "--stop-when", "gain<0.000001")
-    assert len(said["rows"]) == 2 and "Only 2 of 5 rows stay within --stop-when." in said["notes"]
+    assert len(said["rows"]) == 2 and "Only 2 of 5 suggestions stay within --stop-when." in said["notes"]
     assert said["measures"]["labels"] == 14
     measure(pool, ids(said))
     said = suggest(pool)
-    reached = "The limit is reached: the number of rows that are measured or pending is 14, and --stop-when labels<=14"
-    assert not said["rows"] and said["stopped"] == f"{reached} leaves no row to suggest."
+    reached = "Stopped by --stop-when labels<=14: the number of measured or pending rows is 14."
+    more = "Another row would exceed the limit; raise it to continue."
+    assert not said["rows"] and said["stopped"] == f"{reached} {more}"
     said = suggest(pool, "--stop-when", "gain<1000", "--batch", 1)
-    assert not said["rows"] and said["stopped"].startswith("Enough is known: the best candidate's score is ")
+    assert not said["rows"] and said["stopped"].startswith(
+        "Stopped by --stop-when gain<1000: the best candidate's score is "
+    )
     assert said["measures"]["gain"] < 1000 and said["measures"]["labels"] == 14
     assert said["stopped"] in run("suggest", pool).stdout
     said = suggest(pool, "--stop-when", "width<1000000")
@@ -501,17 +507,17 @@ def test_a_budget(pool):
     frame["price"] = 10.0 + np.arange(len(frame)) % 2
     frame.to_csv(pool, index=False)
     said = begin(pool, "--cost", "price", "--stop-when", "budget<=25")
-    assert len(said["rows"]) == 2 and "Their costs did not count yet." in said["notes"]
+    assert len(said["rows"]) == 2 and "Costs are ignored until there is a model." in said["notes"]
     assert all(row["cost"] in (10, 11) for row in said["rows"])
     frame.loc[5, "price"] = 0
     frame.to_csv(pool, index=False)
-    assert "line 7, column 'price': '0.0' is no cost; every row needs a positive number" in refused(pool)
+    assert "line 7, column 'price': cost '0.0' is invalid; every row needs a positive number" in refused(pool)
     frame["price"] = frame.price.astype(object)
     frame.loc[5, "price"] = ""
     frame.to_csv(pool, index=False)
-    assert "line 7, column 'price': '' is no cost" in refused(pool)
+    assert "line 7, column 'price': cost '' is invalid" in refused(pool)
     said = suggest(pool, "--cost", "none")
-    assert "These columns are new as features: price." in said["notes"]
+    assert "New feature columns: price." in said["notes"]
 
 
 def test_a_budget_of_decimals_pays_for_all_of_them():
@@ -541,7 +547,9 @@ def test_the_best_row_is_looked_for(pool, goal):
     said = suggest(pool, "--acquisition", "upper-confidence-bound")
     assert said["score"] == "upper-confidence-bound (units of yield)"
     assert said["rows"][0]["reason"].startswith("may be as good as")
-    assert "that of upper-confidence-bound is none" in refused(pool, "--stop-when", "gain<0.1")
+    assert "is not supported with --acquisition upper-confidence-bound, whose best score is not a gain" in refused(
+        pool, "--stop-when", "gain<0.1"
+    )
     assert suggest(pool, "--goal", "learn", "--status")["notes"][0] == (
         "Setting acquisition is now epig; it was upper-confidence-bound."
     )
@@ -563,13 +571,13 @@ def test_what_another_table_left_in_next_csv_is_not_overwritten(pool):
     before = out.read_bytes()
     pd.read_csv(pool).assign(name=[f"T-{i:03d}" for i in range(40)]).to_csv(other, index=False)
     said = refused(other, "--target", "yield", "--id", "name", *QUICK)
-    assert "has rows (line 2, line 3, line 4, line 5, line 6) that are not among those of" in said
+    assert "has rows (line 2, line 3, line 4, line 5, line 6) that are not in" in said
     assert out.read_bytes() == before
     fill(out, **{"yield": 7.5})
     twin = pool.with_name("twin.csv")  # the same rows, for another target
     pd.read_csv(pool).rename(columns={"yield": "purity"}).to_csv(twin, index=False)
     before = out.read_bytes()
-    assert "has cells in 'yield' that" in refused(twin, "--target", "purity", "--id", "name", *QUICK)
+    assert "has values of 'yield' that" in refused(twin, "--target", "purity", "--id", "name", *QUICK)
     assert out.read_bytes() == before
 
 
@@ -584,7 +592,7 @@ def test_what_was_filled_in_beside_the_target_is_not_overwritten(pool, column):
     out = pool.with_name("next.csv")
     fill(out, **{"yield": 7.5, column: "leaked"})
     said = refused(pool, "--labels", out)
-    assert f"next.csv has cells in '{column}' that" in said and "copy them there, or choose another --out" in said
+    assert f"next.csv has values of '{column}' that" in said and f"Copy them into {pool}, or" in said
     assert "leaked" in out.read_text()
     frame[column] = frame.get(column, pd.Series(dtype=object)).astype(object)
     frame.loc[frame.name == name, column] = "leaked"
@@ -611,7 +619,7 @@ def test_next_csv_without_a_row_tells_nothing(pool):
     assert suggest(pool, "--labels", out)["measured"] == 40
     own = pool.with_name("own.csv")
     own.write_bytes(out.read_bytes())
-    assert "has no line of data" in refused(pool, "--labels", own)
+    assert "has no rows below its header" in refused(pool, "--labels", own)
 
 
 def test_a_category_none_of_a_row_that_is_gone_stays_one(pool):
@@ -629,7 +637,7 @@ def test_a_category_none_of_a_row_that_is_gone_stays_one(pool):
 
 def test_measurements_that_are_all_the_same_are_said(pool):
     measure(pool, [f"S-{i:03d}" for i in range(8)], 3.5)
-    assert "All measured values of yield are 3.5: of how it varies nothing is known yet." in begin(pool)["notes"]
+    assert "All measured values of yield are 3.5, so the model cannot learn how it varies." in begin(pool)["notes"]
 
 
 def test_a_cheap_row_of_little_gain_is_not_enough(pool):
@@ -662,7 +670,7 @@ def test_any_rule(pool, name):
     words = ("--target", "yield", "--id", "name", *QUICK, "--batch", 2, "--acquisition", name)
     result = run("suggest", pool, "--json", *words)
     if result.exit_code:
-        assert f"{name} is a rule for classes" in result.stderr
+        assert f"{name} supports classes only" in result.stderr
     else:
         said = json.loads(result.stdout)
         assert len(said["rows"]) == 2 and said["score"].startswith(name) and said["rows"][0]["reason"]
@@ -688,21 +696,21 @@ def test_limits_that_are_none(pool, text):
 @pytest.mark.parametrize(
     ("edit", "arguments", "sentence"),
     [
-        (None, (), "--target is missing: the column to predict"),
+        (None, (), "--target is missing. Pass --target with the column to predict"),
         (None, ("--target", "price"), "pool.csv has no target 'price'; its columns: name, solvent"),
         (None, ("--target", "yield", "--out", "next.txt"), "its name must end with .csv or .xlsx"),
-        (None, ("--target", "yield", "--out", "pool.csv"), "--out is the table itself, which is never written"),
+        (None, ("--target", "yield", "--out", "pool.csv"), "--out is the input table, which must not be"),
         (None, ("--target", "yield", "--out", "notes.csv"), "notes.csv exists, and was not written by explore suggest"),
-        (None, ("--target", "yield", "--categorical", "x"), "--categorical: pool.csv has no feature 'x'"),
-        (None, ("--target", "y", "--goal", "maximise", "--task", "classification"), "takes one target of numbers"),
-        (None, ("--target", "y", "--transform", "log", "--task", "classification"), "only for regression"),
+        (None, ("--target", "yield", "--categorical", "x"), "'x' is not a feature column of pool.csv (features: "),
+        (None, ("--target", "y", "--goal", "maximise", "--task", "classification"), "needs exactly one --target and"),
+        (None, ("--target", "y", "--transform", "log", "--task", "classification"), "applies to regression only"),
         (None, ("--target", "y", "--stop-when", "width<2", "--task", "classification"), "classes have no intervals"),
-        (None, ("--target", "yield", "-p", "epochs=3"), "give the passes over the labels by --epochs"),
-        (("name", "S-001", "S-000"), ("--target", "yield", "--id", "name"), "lines 2 and 3, column 'name': both rows"),
-        (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; write the number alone"),
-        (("yield", np.nan, "good"), ("--target", "yield"), "measured (classes need the task classification)"),
-        (("yield", np.nan, "71,3"), ("--target", "yield"), "'71,3' is not a finite number; write a point, or say that"),
-        (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is more than a number; write the number alone"),
+        (None, ("--target", "yield", "-p", "epochs=3"), "-p epochs=... is not supported. Use --epochs."),
+        (("name", "S-001", "S-000"), ("--target", "yield", "--id", "name"), "occurs in lines 2 and 3 of column 'name'"),
+        (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; write only the number"),
+        (("yield", np.nan, "good"), ("--target", "yield"), "for classes use --task classification"),
+        (("yield", np.nan, "71,3"), ("--target", "yield"), "'71,3' is not a finite number; write a point, or"),
+        (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number or date like the other"),
     ],
 )  # fmt: skip
 def test_what_is_refused_leaves_nothing_behind(pool, edit, arguments, sentence, monkeypatch):
@@ -726,7 +734,7 @@ def test_modules_that_the_folder_names_are_imported_only_when_trusted(pool, monk
     foreign["settings"]["posterior"] = "stranger:Class"
     config.write_text(json.dumps(foreign))
     sentence = refused(pool)
-    assert "needs the module 'stranger', which its config.json names" in sentence and "--trust stranger" in sentence
+    assert "imports the module 'stranger', whose code would run. If you" in sentence and "--trust stranger" in sentence
     assert not (pool.parent / "mark").exists()
     assert "cannot load the posterior 'stranger:Class'" in refused(pool, "--trust", "stranger")
     assert (pool.parent / "mark").exists()
@@ -741,7 +749,7 @@ def test_beside_an_excel_table_the_next_rows_are_excel_too(pool):
     assert asked.day.str.fullmatch(r"2024-\d\d-\d\d").all()
     asked["yield"] = truth(asked)
     asked.to_excel(out, index=False)
-    assert f"{out} has measurements (row 2, row 3, row 4, row 5, row 6) that were not told" in refused(book)
+    assert f"{out} has unrecorded measurements (row 2, row 3, row 4, row 5, row 6) that" in refused(book)
     said = suggest(book, "--labels", out)
     assert said["measured"] == 5 and "'S-" in said["notes"][0] and "(row " in said["notes"][0]
     pd.DataFrame({"name": ["mine"]}).to_excel(out, index=False)
@@ -765,7 +773,7 @@ def test_a_refused_undo_takes_nothing_back(pool):
     frame.to_csv(out, index=False)
     log = pool.with_suffix(".explore") / "log.jsonl"
     before = log.read_bytes()
-    assert "that were not told and would be overwritten" in refused(pool, "--undo")
+    assert "has unrecorded measurements (line 2) that would be overwritten" in refused(pool, "--undo")
     assert log.read_bytes() == before
 
 
@@ -793,7 +801,7 @@ def test_measurements_of_a_target_that_is_none_any_more_are_not_written_over(poo
     filled = pd.read_csv(out)
     filled.loc[0, "purity"] = 0.9
     filled.to_csv(out, index=False)
-    assert "has measurements (line 2) that were not told" in refused(
+    assert "has unrecorded measurements (line 2) that would be" in refused(
         pool, "--target", "yield", "--drop-columns", "purity"
     )
     assert pd.read_csv(out).purity[0] == 0.9
@@ -806,13 +814,13 @@ def test_columns_that_next_csv_has_too_are_refused(pool, name, task):
     frame = pd.read_csv(pool)
     frame[name] = 1.0
     frame.to_csv(pool, index=False)
-    assert f"has a column '{name}', as next.csv has" in refused(pool, "--target", "yield", "--task", task)
+    assert f"has a column '{name}', a name reserved for next.csv" in refused(pool, "--target", "yield", "--task", task)
 
 
 @pytest.mark.parametrize("rule", ["random", "power"])
 def test_scores_that_are_no_gain_stop_nothing(pool, rule):
     sentence = refused(pool, "--target", "yield", "--acquisition", rule, "--stop-when", "gain<0.5")
-    assert f"gain<X goes with rules whose best score is a gain; that of {rule} is none" in sentence
+    assert f"gain<X is not supported with --acquisition {rule}, whose best score is not a gain" in sentence
 
 
 def test_what_is_filled_in_while_the_model_is_fitted_is_not_written_over(pool, monkeypatch):
@@ -828,7 +836,7 @@ def test_what_is_filled_in_while_the_model_is_fitted_is_not_written_over(pool, m
     measure(pool, first[:1])
     with monkeypatch.context() as patched:
         patched.setattr(choice, "choose", slow)
-        assert "has measurements (line 3, line 4, line 5, line 6) that were not told" in refused(pool)
+        assert "has unrecorded measurements (line 3, line 4, line 5, line 6) that" in refused(pool)
     said = suggest(pool, "--labels", path)
     assert said["measured"] == 5 and not {*ids(said), *ids(said, "pending")} & set(first)
 
@@ -845,7 +853,7 @@ def test_settings_that_another_start_changed_meanwhile_are_not_taken_back(pool, 
 
     with monkeypatch.context() as patched:
         patched.setattr(table, "read", slow)
-        assert "pool.explore was changed by another start just now; run the command again" in refused(pool)
+        assert "pool.explore while this one was running. Run the command again." in refused(pool)
     assert not [note for note in suggest(pool, "--batch", 3)["notes"] if note.startswith("Setting batch")]
 
 
@@ -874,7 +882,10 @@ def test_a_point_where_commas_are_decimal_marks(pool):
     frame = pd.read_csv(pool)
     frame.to_csv(pool, index=False, sep=";", decimal=",")
     lines = pool.read_text().splitlines()
-    for column, what in (("temp", "has marks between its digits"), ("yield", "has a point, but --decimal says")):
+    for column, what in (
+        ("temp", "is not a finite number or date like the other"),
+        ("yield", "has a decimal point, but --decimal is"),
+    ):
         cells = lines[1].split(";")
         cells[list(frame).index(column)] = "1.234"
         pool.write_text("\n".join([lines[0], ";".join(cells), *lines[2:]]))
@@ -892,7 +903,7 @@ def test_rows_that_are_gone_with_their_category_are_said(pool):
     said = suggest(pool, "--batch", 6)
     assert said["measured"] == 10
     assert any(
-        note.startswith("Of rows that are no longer in the table: Column 'solvent': 3 cells are of no category")
+        note.startswith("Rows no longer in the table: Column 'solvent': encoded 3 unknown values")
         for note in said["notes"]
     )
 
@@ -904,7 +915,7 @@ def test_units_that_no_double_holds_are_refused_by_the_name_of_their_column(pool
     frame[column] *= 1e200
     frame.to_csv(pool, index=False)
     said = refused(pool, "--target", "yield", "--id", "name", *QUICK)
-    assert said.startswith(f"column '{column}' goes from ") and said.endswith("give it other units")
+    assert said.startswith(f"column '{column}' ranges from ") and "; rescale it" in said
 
 
 def test_what_else_an_experiment_tells_is_no_feature(pool):
@@ -923,7 +934,7 @@ def test_what_else_an_experiment_tells_is_no_feature(pool):
         frame.to_csv(pool, index=False)
     said = suggest(pool, "--status")
     assert said["measured"] == 15 and not said["pending"]
-    left = "Next to nothing stands in 'purity', 'operator' where yield is not"
+    left = "Left out 'purity', 'operator': (nearly) empty where yield is unmeasured"
     assert any(note.startswith(left) for note in said["notes"])
     assert explore.load_run(pool.with_suffix(".explore")).features[-1].startswith("day")
     frame.loc[frame["yield"].isna().idxmax(), "purity"] = 3.0  # one cell that strayed into the pool
@@ -931,7 +942,7 @@ def test_what_else_an_experiment_tells_is_no_feature(pool):
     assert any(note.startswith(left) for note in suggest(pool, "--status")["notes"])
     frame.loc[frame["yield"].isna(), "purity"] = 3.0
     frame.to_csv(pool, index=False)
-    assert any("nothing stands in 'operator' where" in note for note in suggest(pool, "--status")["notes"])
+    assert any("Left out 'operator': (nearly) empty where" in note for note in suggest(pool, "--status")["notes"])
 
 
 @pytest.mark.parametrize("left", [1, 2, 30])
@@ -941,12 +952,12 @@ def test_features_are_features_however_few_rows_are_left(pool, left):
     frame["yield"] = truth(frame).where(frame.index < 40 - left)
     frame.loc[39, "temp"] = np.nan
     frame.to_csv(pool, index=False)
-    assert not any("nothing stands" in note for note in begin(pool, "--batch", 1)["notes"])
+    assert not any("(nearly) empty" in note for note in begin(pool, "--batch", 1)["notes"])
     bare = pool.with_name("bare.csv")
     frame["yield"], frame["temp"] = np.nan, frame.temp.where(frame.index == 3)
     frame.to_csv(bare, index=False)
     said = suggest(bare, "--target", "yield", "--id", "name", "--out", bare.with_name("b.csv"), *QUICK)
-    assert not any("nothing stands" in note for note in said["notes"])
+    assert not any("(nearly) empty" in note for note in said["notes"])
 
 
 def test_a_column_that_was_renamed_or_taken_out_loses_nothing(pool):
@@ -957,12 +968,12 @@ def test_a_column_that_was_renamed_or_taken_out_loses_nothing(pool):
     frame = pd.read_csv(pool).rename(columns={"temp": "temperature"}).drop(columns="solvent")
     frame.to_csv(pool, index=False)
     notes = suggest(pool)["notes"]
-    assert "These columns are no longer there as features: solvent, temp." in notes
+    assert "No longer feature columns: solvent, temp." in notes
     out = pool.with_name("next.csv")
     assert list(pd.read_csv(out))[:4] == ["name", "temperature", "day", "yield"]
     frame.rename(columns={"temperature": "heat"}).to_csv(pool, index=False)
     fill(out, temperature=99.5)
-    assert "has cells in 'temperature' that" in refused(pool)
+    assert "has values of 'temperature' that" in refused(pool)
 
 
 def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
@@ -970,14 +981,15 @@ def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
     begin(pool)
     out = pool.with_name("next.csv")
     fill(out, **{"yield": 7.5})
-    sentence = f"A start that writes would be refused: {out} has measurements (line 2) that were not told"
+    refusal = f"{out} has unrecorded measurements (line 2) that would be"
+    sentence = f"Without --dry-run or --status, this command would fail: {refusal}"
     for option in ("--status", "--dry-run"):
         said = suggest(pool, option)
         assert said["measured"] == 6 and any(note.startswith(sentence) for note in said["notes"])
     measure(pool, ["S-000"], 99)
     said = run("suggest", pool)  # refused, but what the table tells is in the log by then, and said
-    assert said.exit_code == 2 and "has measurements (line 2) that were not told" in " ".join(said.stderr.split())
-    assert "yield is corrected from" in said.stderr.partition("Error: ")[0]
+    assert said.exit_code == 2 and "has unrecorded measurements (line 2) that would be" in " ".join(said.stderr.split())
+    assert "corrected yield from" in said.stderr.partition("Error: ")[0]
 
 
 @pytest.mark.parametrize(
@@ -985,11 +997,11 @@ def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
     [
         (
             "inf",
-            "'inf' is not a finite number; write the number alone, 'failed' for a failed experiment, and nothing "
-            "until it is measured",
+            "'inf' is not a finite number; write only the number, 'failed' for a failed experiment, or nothing if "
+            "it is not measured yet",
         ),
-        ("high", "and nothing until it is measured (classes need the task classification)"),
-        ("1,5", "write a point, or say that the decimal mark is a comma (--decimal ,)"),
+        ("high", "(for classes use --task classification)"),
+        ("1,5", "write a point, or pass --decimal ,"),
     ],
 )
 def test_what_is_said_of_a_target_that_is_no_number(pool, cell, sentence):
@@ -1020,7 +1032,7 @@ def test_names_that_look_like_formulas_come_back(pool, kind):
     mark, asked = "'" if kind == ".csv" else "", read(path)
     assert [mark + name for name in ids(said)] == asked.name.tolist() == asked["_id"].tolist()
     assert asked.solvent.str.startswith(f"{mark}=").all()
-    assert any("has an apostrophe before " in note for note in said["notes"]) == (kind == ".csv")
+    assert any("Wrote an apostrophe before " in note for note in said["notes"]) == (kind == ".csv")
     asked["yield"] = [1.5, 2.5, 3.5, 4.5, 5.5]
     asked.to_csv(pool.with_name("told.csv"), index=False)  # by whatever program
     later = suggest(pool, "--out", path, "--labels", "told.csv")
@@ -1043,11 +1055,11 @@ def learnt(path):
 def test_a_column_that_numbers_the_rows_stays_left_out_when_rows_come(pool):
     numbered(pool, range(1, 41))
     said = begin(pool)
-    assert "Column 'n' numbers the rows and is left out; --feature 'n' takes it in." in said["notes"]
+    assert "Column 'n' numbers the rows and is left out; use --feature 'n' to include it." in said["notes"]
     assert learnt(pool) == ("solvent", "temp", "day")
     numbered(pool, [5] * 20 + [900] * 20)  # no order any more
     said = suggest(pool, "--drop-columns", "day")
-    assert "Still left out, as at the last start: 'n'; --feature takes a column in." in said["notes"]
+    assert "Still left out, as in the last run: 'n'. Use --feature to include a column." in said["notes"]
     assert learnt(pool) == ("solvent", "temp")
     suggest(pool, "--feature", "n")
     assert learnt(pool) == ("solvent", "temp", "n")

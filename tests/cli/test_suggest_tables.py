@@ -184,7 +184,7 @@ def check_columns(sheet, path, said):
         used = set(known.memory.schema.features)
     assert not used & roles
     for name in set(sheet.columns) - used - roles:
-        assert any(f"'{name}'" in note and "left out" in note for note in said["notes"]), name
+        assert any(f"'{name}'" in note and "left out" in note.lower() for note in said["notes"]), name
     kept = path.with_suffix(".explore") / "schema.json"
     if kept.exists():
         features = Schema.from_json(json.loads(kept.read_text(encoding="utf-8"))).features

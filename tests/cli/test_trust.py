@@ -18,20 +18,19 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from explore.cli import active as active_command
 from explore.cli import compare as compare_command
-from explore.cli import parameters
 from explore.cli import rl as rl_command
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.compare.settings import resolve as resolve_compare
 from explore.cli.main import main
 from explore.cli.report import session
-from explore.cli.rl import recording
-from explore.cli.rl.seeds import Seed
+from explore.cli.rl import report
 from explore.cli.rl.settings import resolve as resolve_rl
+from explore.cli.rl.training import Training
 from explore.core import files
 from explore.core.errors import InputError
 from explore.learning import trust
 from explore.runs import record
-from explore.runs.recorded import run_id
+from explore.runs.recorded import run_id, written
 
 MARKER = Path("executed")
 RUN = Path("runs/foreign")
@@ -65,7 +64,7 @@ def settings(command):
         "compare": (compare_command, resolve_compare, ["--splits", "2", "--posterior", "map"]),
         "rl": (rl_command, resolve_rl, ["--env", "explore/Chain-v0", "--timesteps", "64"]),
     }[command]
-    return parameters.written(resolve(module.command.make_context(command, arguments).params))
+    return written(resolve(module.command.make_context(command, arguments).params))
 
 
 def replaced(value, *path, by):
@@ -106,8 +105,8 @@ def test_modules_of_a_run_folder_are_imported_only_when_trusted(explore, command
             result = explore(*attempt, *trusted)
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
             assert result.stderr == (
-                f"Error: {RUN} needs the module {module!r}, which its config.json names and which would be run; "
-                f"if you trust it, add --trust {module} (in Python: trust=[{module!r}])\n"
+                f"Error: {RUN} imports the module {module!r}, whose code would run. If you trust it, "
+                f"add --trust {module} (in Python: trust=[{module!r}])\n"
             )
 
 
@@ -123,7 +122,7 @@ def test_a_trusted_module_is_imported(explore, trusted):
 def test_a_trust_that_names_no_module(explore):
     for name in ("evil:Class", ""):
         result = explore("rl", "--resume", "absent", "--trust", name)
-        assert (result.exit_code, f"--trust is {name!r}; it takes a module" in result.stderr) == (2, True)
+        assert (result.exit_code, f"--trust is {name!r}; it must be a module" in result.stderr) == (2, True)
 
 
 def test_paths_and_columns_are_no_modules():
@@ -151,7 +150,7 @@ def test_a_folder_must_not_point_out_of_itself(explore, name):
     for attempt in (*attempts("rl"), ["report", RUN]):
         result = explore(*attempt)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert f"{RUN / name} is a link or a device" in result.stderr
+        assert f"{RUN / name} is a link or a device." in result.stderr
 
 
 def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
@@ -160,12 +159,12 @@ def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
     RUN.symlink_to(Path("real").resolve())
     assert "is a link" not in explore("rl", "--watch", RUN).stderr
     os.mkfifo("real/results2.csv")
-    assert f"{RUN}/results2.csv is a link or a device" in explore("rl", "--watch", RUN).stderr
+    assert f"{RUN}/results2.csv is a link or a device." in explore("rl", "--watch", RUN).stderr
 
 
 def test_how_to_continue_names_the_modules(explore, monkeypatch):
     Path("chains.py").write_text("import explore.envs\n")  # its name is no other test's: it stays imported
-    monkeypatch.setattr(recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(report, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = explore("rl", "--env", "chains:explore/Chain-v0", "--timesteps", 64, "--posterior", "none", "--name", "x")
     assert result.exit_code == 130
     assert "Continue: explore rl --resume runs/rl-x --trust chains\n" in result.stderr
@@ -184,7 +183,7 @@ def test_foreign_curves_are_numbers(line):
     with record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1}) as run:
         (RUN / "metrics.jsonl").write_text(line + "\n")
         run.checkpoint({}, 1)
-    with pytest.raises(InputError, match=f"{RUN} is no run folder, or is damaged: "):
+    with pytest.raises(InputError, match=f"{RUN} is not a run folder, or it is damaged:"):
         session._open(RUN, ()).curves()
 
 
@@ -245,7 +244,7 @@ def test_the_payload_works():
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A run with every file that there can be, stopped half way."""
-    keep, left = Seed._save, iter(range(1))
+    keep, left = Training._record, iter(range(1))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -254,7 +253,7 @@ def interrupted(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("interrupted"))
-        patch.setattr(Seed, "_save", interrupt)
+        patch.setattr(Training, "_record", interrupt)
         result = CliRunner().invoke(main, [*SAC, "--name", "x"])
         assert result.exit_code == 130, result.output
         return Path("runs/rl-x").resolve()
@@ -288,12 +287,12 @@ def test_a_malicious_file_is_refused(explore, interrupted, name):
         assert "weights_only" not in result.stderr and "trust" not in result.stderr
 
 
-@pytest.mark.parametrize(("name", "write"), [("model.zip", for_sb3), ("vecnormalize.pkl", pickled)])
-def test_what_is_written_for_stable_baselines3_is_never_read(explore, interrupted, name, write):
+def test_what_is_written_for_stable_baselines3_is_never_read(explore, interrupted):
     shutil.copytree(interrupted, RUN)
-    path = RUN / "models/bbb-seed-0/32" / name
-    assert path.exists()
-    write(path, "")
+    for name, write in (("model.zip", for_sb3), ("vecnormalize.pkl", pickled)):
+        path = RUN / "models/bbb-seed-0/32" / name
+        assert path.exists()
+        write(path, "")
     for command in (WATCH, RESUME):
         assert (explore(*command).exit_code, MARKER.exists()) == (0, False)
 
@@ -306,7 +305,7 @@ def test_a_malicious_checkpoint(explore, command):
         write(RUN / "checkpoint.pt", "checkpoint")
         result = explore(command, "--resume", RUN)
         assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
-        assert re.fullmatch(f"Error: {RUN}/checkpoint.pt is .*\n", result.stderr), result.stderr
+        assert re.fullmatch(f"Error: {RUN}/checkpoint.pt (is|was) .*\n", result.stderr), result.stderr
 
 
 TAMPERED = [

@@ -51,17 +51,17 @@ def not_a_number(view, k):
 @pytest.mark.parametrize(
     ("rule", "check", "message"),
     [
-        (one_twice, "it_chooses_different_candidates-3", r"one_twice chose a point twice: \[1, 1, 1\]"),
-        (beyond, "it_chooses_different_candidates-1", r"beyond chose \[3\]; there are the candidates 0 to 2"),
-        (not_a_number, "it_chooses_different_candidates-1", "gives scores that are not finite"),
-        (of_its_own, "it_chooses_the_same_in_the_same_view", "what is random must come from view.uniform or view.rng"),
-        (grasping, "it_chooses_the_same_in_the_same_view", "mine changes its view in place"),
-        (first, "it_tells_candidates_apart", "chooses the first candidates of every replica"),
-        (together, "replicas_choose_for_themselves", "in a replica beside others, and alone"),
+        (one_twice, "it_chooses_different_candidates-3", r"one_twice returned a point twice: \[1, 1, 1\]"),
+        (beyond, "it_chooses_different_candidates-1", r"beyond returned \[3\]; candidates are numbered 0 to 2"),
+        (not_a_number, "it_chooses_different_candidates-1", "returns scores that are not finite:"),
+        (of_its_own, "it_chooses_the_same_in_the_same_view", "random numbers must come from view.uniform or view.rng"),
+        (grasping, "it_chooses_the_same_in_the_same_view", "grasping.* changes its view in place"),
+        (first, "it_chooses_the_same_in_the_same_view", "chooses the first candidates of every replica"),
+        (together, "replicas_choose_for_themselves", "in a replica among others, but"),
     ],
 )
 def test_the_fault_of_a_rule_is_named(rule, check, message):
-    cases: list[Any] = rules.RULES.parameters(rules.subjects("mine", rule))
+    cases: list[Any] = rules.RULES.parameters(rules.subjects(rule))
     found = [case.values[0] for case in cases if case.id.endswith(check)]
     assert len(found) == (2 if rule is one_twice else 4)
     for run in found:
@@ -74,11 +74,11 @@ def draws(view, k):
 
 
 def test_a_rule_may_draw_numbers_of_its_own():
-    for case in rules.RULES.parameters(rules.subjects("mine", draws)):
+    for case in rules.RULES.parameters(rules.subjects(draws)):
         run: Any = case.values[0]
         run()
 
 
 def test_a_rule_that_refuses_everything_is_not_passed():
-    with pytest.raises(AssertionError, match="mine refuses all targets: .* chooses at most 0 at once; got 1"):
-        list(rules.subjects("mine", Needs(most=0)(lambda view, k: first(view, k))))
+    with pytest.raises(AssertionError, match="refuses all targets: .* chooses at most 0 points at once, not 1"):
+        list(rules.subjects(Needs(most=0)(lambda view, k: first(view, k))))

@@ -17,21 +17,22 @@ from explore.inference import predict
 from explore.inference.structures import base as structures
 from explore.nets.likelihoods import Categorical
 from explore.nets.net import Net
-from explore.nets.slots import ConvSlot
+from explore.nets.slots.convolution import ConvSlot
 from explore.nets.zoo import resnet18
-from explore.testing import norms
-from explore.testing.norms import N, data
-from explore.testing.subject import R, Subject, seeded, train
+from explore.testing.subject import NETS, N, R, Subject, data, seeded, train
 from tests.memory import peak_of_updates
+
+DATA = data(NETS["norm"])
 
 
 def build(name, policy="frozen", **settings):
-    return norms.build(Subject(name, registry.find("posteriors", name)), policy, **settings)
+    subject = Subject(name, registry.find("posteriors", name))
+    return subject.build(NETS["norm"], batch_norm=policy, **settings)
 
 
 def test_members_have_norms_of_their_own():
     posterior = build("ensemble", "adam", members=3)
-    state = train(posterior, posterior.init(N, R, seeded()), data(), seeded(1), 2)
+    state = train(posterior, posterior.init(N, R, seeded()), DATA, seeded(1), 2)
     for values in state.common.norms.values:
         assert values.shape[1] == 3 and (values[:, 0, 2] != values[:, 1, 2]).all()
     samples = posterior.sample(state, 2, seeded())
@@ -44,9 +45,9 @@ def test_statistics_and_gradients_are_averaged_over_samples():
     rng = seeded(1)
     layers = posterior.sample(state, 4, rng)
     noise = posterior.likelihood.sample_noise(state.common.noise, 4, rng)
-    out, pullback = posterior.net.train_forward(layers, data().x)
-    taps = pullback(posterior.likelihood.score(noise, out, data().y.unsqueeze(1)))
-    new, _ = posterior.update(state, data(), seeded(1))
+    out, pullback = posterior.net.train_forward(layers, DATA.x)
+    taps = pullback(posterior.likelihood.score(noise, out, DATA.y.unsqueeze(1)))
+    new, _ = posterior.update(state, DATA, seeded(1))
     for old, values, t, norm in zip(
         state.common.norms.values, new.common.norms.values, taps.norms, posterior.net.norms, strict=True
     ):
@@ -59,10 +60,22 @@ def test_statistics_and_gradients_are_averaged_over_samples():
 def test_sub_batches_are_normalised_apart():
     posterior = build("vogn", sub_batches=2, samples=3)
     state = posterior.init(N, R, seeded())
-    new, _ = posterior.update(state, data(), seeded(1))
-    halves = [posterior.net.train_output(posterior.at_mean(state), data().x[:, p])[1] for p in (slice(8), slice(8, 16))]
+    new, _ = posterior.update(state, DATA, seeded(1))
+    halves = [posterior.net.train_output(posterior.at_mean(state), DATA.x[:, p])[1] for p in (slice(6), slice(6, 12))]
     for old, values, one, two in zip(state.common.norms.values, new.common.norms.values, *halves, strict=True):
         torch.testing.assert_close(values[:, :, 2:], 0.9 * old[:, :, 2:] + 0.05 * (one + two))
+
+
+@pytest.mark.parametrize("name", ["noisy-kfac", "bbb", "ensemble"])
+def test_an_example_is_evaluated_by_itself(name):
+    posterior = build(name, "adam")
+    state = train(posterior, posterior.init(N, R, seeded()), DATA, seeded(1), 2)
+    layers = posterior.sample(state, 4, seeded(2))
+    part = posterior.net.output(layers, DATA.x)[:, :, 3:5]
+    torch.testing.assert_close(part, posterior.net.output(layers, DATA.x[:, 3:5]))
+    if name != "ensemble":
+        mean = predict.linearised(posterior, state, DATA.x).mean
+        torch.testing.assert_close(mean, posterior.net.output(posterior.at_mean(state), DATA.x).squeeze(1))
 
 
 # Memory ----------------------------------------------------------------------------------------------------

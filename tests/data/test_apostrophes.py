@@ -52,7 +52,7 @@ def test_what_is_written_is_read_back(seed, kind, tmp_path):
                 or len(cell) == 1
                 or texts.number(cell.replace(",", ".")) is not None
             )
-        assert len(notes) == 1 and f"{out} has an apostrophe before " in notes[0]
+        assert len(notes) == 1 and f"in {out}, since spreadsheet programs would" in notes[0]
     if kind == ".xlsx":
         assert not notes
         sheet = openpyxl.load_workbook(out).active
@@ -78,13 +78,12 @@ def test_an_apostrophe_that_is_left_out_is_said(tmp_path):
     cells = cells_of(tmp_path / "t.csv")
     assert cells.columns == {"a": ["=x", "=x", "'-5"], "=b": ["1", "2", "3"]}
     assert cells.notes == (
-        "Column 'a': the apostrophe before '=x', which keeps spreadsheet programs from taking it for a formula, is not "
-        "part of the text.",
+        "Column 'a': the apostrophe before '=x' is ignored; it only keeps spreadsheet programs from reading a formula.",
     )
 
 
 @pytest.mark.parametrize("text", ["a\x07b", "x" * 32_768])
 def test_what_an_excel_file_cannot_hold_is_refused(tmp_path, text):
-    with pytest.raises(InputError, match="column 'a': an Excel file cannot hold .*; write .csv instead"):
+    with pytest.raises(InputError, match="column 'a': an Excel file cannot store .* Write .csv instead"):
         tables.write(tmp_path / "out.xlsx", cells_of(pd.DataFrame({"a": [text]})), pd.DataFrame({"_mean": [1.0]}))
     assert not (tmp_path / "out.xlsx").exists()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from explore.core.errors import InputError
-from explore.data import load_table, map_parquet, typed
+from explore.data import load_table, map_parquet, table
 
 FRAME = pd.DataFrame({
     "solvent": ["water", "ethanol", "water", "ethanol", "water", "ethanol"] * 4,
@@ -16,12 +16,12 @@ FRAME = pd.DataFrame({
 
 @pytest.mark.parametrize("rows", [5, 24, 100])
 def test_the_map_holds_what_the_table_does(tmp_path, rows, monkeypatch):
-    monkeypatch.setattr(typed, "ROWS", rows)
+    monkeypatch.setattr(table, "ROWS", rows)
     FRAME.to_parquet(tmp_path / "pool.parquet")
-    table = load_table(FRAME, "yield")
-    x, notes = map_parquet(tmp_path / "pool.parquet", table.schema, tmp_path / "pool.npy")
+    loaded = load_table(FRAME, "yield")
+    x, notes = map_parquet(tmp_path / "pool.parquet", loaded.schema, tmp_path / "pool.npy")
     assert isinstance(x, np.memmap) and not x.flags.writeable
-    assert np.array_equal(x, table.dataset.x)
+    assert np.array_equal(x, loaded.dataset.x)
     assert len(notes) == len({i // rows for i in (2, 8, 14, 20)}) and notes[0].startswith(
         f"Rows 1 to {min(rows, 24)}: Column 'heat': "
     )
@@ -30,9 +30,9 @@ def test_the_map_holds_what_the_table_does(tmp_path, rows, monkeypatch):
 def test_what_is_no_pool_is_refused(tmp_path):
     schema = load_table(FRAME, "yield").schema
     (tmp_path / "text").write_text("a,b")
-    with pytest.raises(InputError, match="no Parquet file"):
+    with pytest.raises(InputError, match="as a Parquet file"):
         map_parquet(tmp_path / "text", schema, tmp_path / "pool.npy")
-    with pytest.raises(InputError, match="no Parquet file"):
+    with pytest.raises(InputError, match="as a Parquet file"):
         map_parquet(tmp_path / "missing", schema, tmp_path / "pool.npy")
     for frame, message in [
         (FRAME.drop(columns="heat"), "no column 'heat'"),

@@ -44,7 +44,7 @@ def test_pipes_and_devices_are_refused_by_every_reader(device, pipe, tmp_path):
         "saved": lambda: files.load(tmp_path / path, "saved model", 1),
     }
     for name, read in readers.items():
-        with pytest.raises(InputError, match="is a folder, a pipe or a device; give a regular file"):
+        with pytest.raises(InputError, match="is a folder, a pipe or a device; pass a regular file"):
             pytest.fail(f"{name} read {read()}")
 
 
@@ -64,27 +64,25 @@ def header(shape, dtype="|u1"):
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "message"),
+    ("x", "y"),
     [
-        (((2**40,), "<f8"), ((3,), "<i8"), r"x of \S* is float64 \[1099511627776\]; it must be uint8 \[images"),
-        (((3, 2**20, 2**20), "|u1"), ((3,), "<i8"), "bomb.npz unpacks to more than 128 MiB"),
-        (((3, 4, 4), "|u1"), ((3,), "<U100000000"), "bomb.npz unpacks to more than 128 MiB"),
-        (((3, 4, 4), "|u1"), ((3, 2**40), "<i8"), r"y of \S* is int64 \[3, 1099511627776\]; it must be \[images\]"),
-        (
-            ((3, 4, 4), "|u1"),
-            ((3,), "<c16"),
-            r"y of \S* is complex128 \[3\]; it must be \[images\], a number",
-        ),
-        (((3, 4, 4), "|O"), ((3,), "<i8"), "x of .* Python objects; save it as uint8"),
+        (((2**40,), "<f8"), ((3,), "<i8")),
+        (((3, 2**20, 2**20), "|u1"), ((3,), "<i8")),
+        (((3, 4, 4), "|u1"), ((3,), "<U100000000")),
+        (((3, 4, 4), "|O"), ((3,), "<i8")),
     ],
 )
-def test_arrays_are_refused_by_their_headers(tmp_path, x, y, message):
+def test_arrays_that_are_not_there_are_refused(tmp_path, x, y):
     path = stored(tmp_path / "bomb.npz", x=header(*x), y=header(*y))  # of which nothing else is there
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="bomb.npz: not an .npz archive"):
         reading.read(path)
-    if "x of" in message:
-        with pytest.raises(InputError, match="the model takes uint8|Python objects"):
-            reading.read_inputs(path, (1, 4, 4))
+
+
+def test_arrays_that_unpack_to_far_more_are_refused(tmp_path):
+    np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((2**13, 128, 129), np.uint8), y=np.arange(2**13))
+    for read in (reading.read, lambda path: reading.read_inputs(path, (1, 128, 129)), packed.arrays):
+        with pytest.raises(InputError, match="bomb.npz unpacks to more than 128 MiB, the"):
+            read(tmp_path / "bomb.npz")
 
 
 def test_arrays_that_fit_their_file_are_read(tmp_path):
@@ -102,19 +100,16 @@ def repeated(path, column):
 
 def test_a_small_parquet_file_of_many_cells_is_refused(tmp_path):
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(2**24, np.int8)), ["water"])
-    long = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(2**12, np.int8)), ["water " * 2**13])
-    with pytest.raises(InputError, match="long.parquet unpacks to more than 128 MiB"):
-        load_table(repeated(tmp_path / "long.parquet", long), "y")
-    with pytest.raises(InputError, match="bomb.parquet unpacks to more than 128 MiB, the most that is unpacked here"):
+    with pytest.raises(InputError, match="bomb.parquet unpacks to more than 128 MiB, the limit for its size"):
         load_table(repeated(tmp_path / "bomb.parquet", text), "y")
-    lists = pyarrow.array([[1, 2], [3]])
+    lists = repeated(tmp_path / "lists.parquet", pyarrow.array([[1, 2], [3]]))
     for read in (load_table, lambda path, _: map_parquet(path, Schema(()), tmp_path / "x.npy")):
-        with pytest.raises(InputError, match=r"column 'a' holds a list<\S*: int64>; a cell must be a text, a number"):
-            read(repeated(tmp_path / "lists.parquet", lists), "y")
+        with pytest.raises(InputError, match="column 'a' of .*lists.parquet holds a ndarray; a cell must be a text"):
+            read(lists, "y")
 
 
 def test_a_long_text_of_many_rows_is_in_memory_once(tmp_path):
-    """Also where blanks are stripped from it, and in batches."""
+    """Also where blanks are stripped from it."""
     long = "water " * 100 + "."
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 1, None] * 2**13), [f" {long} ", "ethanol"])
     path = repeated(tmp_path / "long.parquet", text)
@@ -125,18 +120,18 @@ def test_a_long_text_of_many_rows_is_in_memory_once(tmp_path):
 def test_many_columns_of_which_rows_have_few_are_refused(tmp_path):
     path = tmp_path / "wide.csv"
     path.write_text(",".join(f"c{i}" for i in range(20_000)) + "\n" + "1\n" * 900)
-    with pytest.raises(InputError, match="wide.csv unpacks to more than 128 MiB"):
+    with pytest.raises(InputError, match="wide.csv unpacks to more than 128 MiB, the"):
         load_table(path, "c0")
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet()
     for row in [[f"c{i}" for i in range(16_000)], *[[1]] * 1_049]:
         sheet.append(row)
     book.save(tmp_path / "wide.xlsx")
-    with pytest.raises(InputError, match="wide.xlsx unpacks to more than 128 MiB"):
+    with pytest.raises(InputError, match="wide.xlsx unpacks to more than 128 MiB, the"):
         load_table(tmp_path / "wide.xlsx", "c0")
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zip", ".tar.xz"])
+@pytest.mark.parametrize("ending", [".gz", ".zip"])
 def test_what_a_small_file_may_unpack_to(tmp_path, monkeypatch, ending):
     """At most FREE bytes, or RATIO times its size."""
     frame = pd.DataFrame({"a": np.arange(50_000) % 2, "y": 1})
@@ -173,5 +168,5 @@ def test_a_saved_model_whose_parts_are_compressed_is_refused(tmp_path):
         new.comment = b" " * files.COMMENT
     archive = packing.getvalue()[: -files.COMMENT]
     path.write_bytes(archive + files.MARK + hashlib.sha256(archive).hexdigest().encode())
-    with pytest.raises(InputError, match="is no saved model of explore"):
+    with pytest.raises(InputError, match="is not a saved model of explore"):
         files.load(path, "saved model", 1)

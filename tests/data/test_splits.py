@@ -27,7 +27,7 @@ def test_uci_splits_pinned():
 
 @pytest.mark.parametrize("arguments", [(1,), (5, 20, 0.99), (5, 20, 0.01), (506, 0)])
 def test_uci_splits_errors(arguments):
-    with pytest.raises(ValueError, match="each needs training and test examples"):
+    with pytest.raises(ValueError, match="for training: each part needs an example"):
         uci_splits(*arguments)
 
 
@@ -40,7 +40,7 @@ def test_validation_parts_leave_the_test_parts_alone(share):
 
 @pytest.mark.parametrize("share", [0.001, 0.9999])
 def test_a_validation_part_of_nothing_or_of_everything_is_refused(share):
-    with pytest.raises(ValueError, match="leaves none to train on, or to validate"):
+    with pytest.raises(ValueError, match="training examples leaves none for training or for validation"):
         uci_splits(506, 3, validation=share)
 
 
@@ -76,7 +76,7 @@ def test_pool_splits_use_streams_apart_by_trial():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"initial": 14}, "14 labelled and 6 test points of 20 leave no pool; take fewer than 20 together"),
+        ({"initial": 14}, "14 labelled and 6 test points of 20 leave no pool; use fewer than 20 together"),
         ({"n": 1, "initial": 1, "test": 1}, "1 labelled and 1 test points of 1 leave no pool; at least 3 examples"),
         ({"initial": 0}, "initial=0 and test=6 must be 1 or more"),
         ({"test": 0}, "test=0 must be 1 or more"),

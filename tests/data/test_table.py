@@ -4,7 +4,6 @@ import bz2
 import gzip
 import io
 import lzma
-import tarfile
 import unicodedata
 import zipfile
 from collections.abc import Callable
@@ -86,29 +85,11 @@ def zipped(*members):
     return buffer.getvalue()
 
 
-def tarred(*members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in members:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def archived(content):
-    return tarred(("folder/inner.csv", content))
-
-
 PACKINGS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zip": lambda content: zipped(("__MACOSX/._in.csv", b"a twin"), ("folder/", b""), ("folder/in.csv", content)),
-    ".tar": archived,
-    ".tar.gz": lambda content: gzip.compress(archived(content)),
-    ".tar.bz2": lambda content: bz2.compress(archived(content)),
-    ".tar.xz": lambda content: lzma.compress(archived(content)),
 }
 
 
@@ -131,13 +112,14 @@ def test_packed_files_cut_short_or_damaged_are_refused(tmp_path, ending):
     path.write_bytes(content)
     good = load_csv(path, "y")
     rng = np.random.default_rng(0)
-    # The end of a tar archive is padding, without which its file is whole.
-    end = len(content) if ending != ".tar" else content.rindex(b"\n")
+    end = len(content)
     for size in [0, 1, end // 2, end - 1, *rng.integers(end, size=30)]:
         path.write_bytes(content[:size])
-        with pytest.raises(InputError, match="damaged or cut short|holds not exactly one file, but nothing|is empty"):
+        with pytest.raises(
+            InputError, match="damaged or truncated|contains nothing; it must contain one file|is empty"
+        ):
             load_csv(path, "y")
-    for place in rng.integers(len(content), size=30) if ending != ".tar" else ():  # tar has no checksum of contents
+    for place in rng.integers(len(content), size=30):
         changed = bytearray(content)
         changed[place] ^= 1 << rng.integers(8)
         path.write_bytes(changed)
@@ -152,34 +134,30 @@ def test_what_unpacks_beyond_the_limit_is_refused(tmp_path, ending):
     path = tmp_path / f"bomb.csv{ending}"
     path.write_bytes(PACKINGS[ending](b"a,y\n" + b"1,2\n" * 2**19))
     assert len(packed.read(path, 2**22)) == 2**21 + 4
-    if ending != ".tar":
-        assert path.stat().st_size < 2**15
-    with pytest.raises(InputError, match=r"unpacks to more than 2 MiB, the most that is unpacked here"):
+    assert path.stat().st_size < 2**15
+    with pytest.raises(InputError, match="unpacks to more than 2 MiB, the limit for its size"):
         packed.read(path, 2**21)
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([], "holds not exactly one file, but nothing"),
-        ([("a.csv", b"x"), ("b.csv", b"x")], "holds not exactly one file, but a.csv, b.csv"),
-        ([("inner.zip", zipped(("t.csv", GOOD.encode())))], "line 1, has a NUL byte, which no text has"),
+        ([], "contains nothing; it must contain one file"),
+        ([("a.csv", b"x"), ("b.csv", b"x")], "contains a.csv, b.csv; it must contain one file"),
+        ([("inner.zip", zipped(("t.csv", GOOD.encode())))], ", line 1, has a NUL byte, so it is not"),
     ],
 )
 def test_archives_of_anything_but_one_table(tmp_path, members, message):
-    for ending, pack in ((".zip", zipped), (".tar", tarred)):
-        path = tmp_path / f"houses{ending}"
-        path.write_bytes(pack(*members))
-        with pytest.raises(InputError, match=message):
-            load_csv(path, "y")
+    path = tmp_path / "houses.zip"
+    path.write_bytes(zipped(*members))
+    with pytest.raises(InputError, match=message):
+        load_csv(path, "y")
 
 
 def test_names_within_archives_write_nothing(tmp_path):
     (tmp_path / "in").mkdir()
-    for ending, pack in ((".zip", zipped), (".tar", tarred)):
-        path = tmp_path / f"in/houses{ending}"
-        path.write_bytes(pack((f"../escaped{ending}.csv", GOOD.encode())))
-        assert len(load_csv(path, "y").x) == 2
+    (tmp_path / "in/houses.zip").write_bytes(zipped(("../escaped.csv", GOOD.encode())))
+    assert len(load_csv(tmp_path / "in/houses.zip", "y").x) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
@@ -198,7 +176,10 @@ def test_lines_are_those_of_the_file(csv):
     loaded = load_csv(path, "y", drop=["name"])
     assert loaded.lines == (3, 5, 8)
     assert [path.read_text().splitlines()[line - 1][-1] for line in loaded.lines] == ["o", "4", "6"]
-    with pytest.raises(InputError, match="line 3, column 'name': 'two.*lines' is not a finite number"):
+    with pytest.raises(
+        InputError,
+        match="3 cells are not finite numbers: column 'name': 'two.*lines' \\(line 3\\), 'x' \\(line 5\\), 'z'",
+    ):
         load_csv(path, "y")
 
 
@@ -209,40 +190,43 @@ def test_identifiers(csv):
     assert load_csv(path, "y", drop=["house"], id_column="house").ids == ("x1", "x2")
     with pytest.raises(InputError, match="has no column of identifiers 'hose'; its columns: house, a, y"):
         load_csv(path, "y", id_column="hose")
-    with pytest.raises(InputError, match="no identifiers"):
+    with pytest.raises(InputError, match="neither dropped nor identifiers"):
         load_csv(path, "y", id_column="y")
-    with pytest.raises(InputError, match="line 3, column 'house': an empty cell instead of an identifier"):
+    with pytest.raises(InputError, match="line 3, column 'house': the identifier is missing"):
         load_csv(csv("house,a,y\nx1,1,2\n,3,4\n"), "y", id_column="house")
     repeated = load_csv(csv("house,a,y\nx1,1,2\nx2,3,4\nx1,3,4\nx1,3,5\n"), "y", id_column="house")
-    assert repeated.note == "1 identifiers of 'house' stand on several lines, such as 'x1'."
+    assert repeated.note == "1 identifiers of 'house' occur in several rows, such as 'x1'."
 
 
 def test_a_number_is_no_class_unless_it_is_whole(csv):
     values = np.random.default_rng(0).standard_normal(150)
     continuous = csv("a,y\n" + "".join(f"1,{v}\n" for v in values))
-    with pytest.raises(InputError, match="line 2, column 'y': '0.1257.*' is not a whole number.*the task regression"):
+    with pytest.raises(
+        InputError,
+        match="line 2, column 'y': class '0.1257.*' is not a whole number.*--task regression",
+    ):
         load_csv(continuous, "y", task="classification")
-    with pytest.raises(InputError, match="line 4, column 'y': 'nan', which stands for none, instead of a class"):
+    with pytest.raises(InputError, match="line 4, column 'y': 'nan' marks a missing value;"):
         load_csv(csv("a,y\n1,0\n2,1\n3,nan\n"), "y", task="classification")
-    with pytest.raises(InputError, match="writes one class as '1' and as '1.0'"):
+    with pytest.raises(InputError, match="has one class written as '1' and as '1.0'."):
         load_csv(csv("a,y\n1,0\n2,1\n3,1.0\n"), "y", task="classification")
 
 
 def test_classes_that_differ_in_case_are_two_and_said(csv):
     loaded = load_csv(csv("a,y\n1,Yes\n2,yes\n3,No\n"), "y", task="classification")
     assert loaded.classes == ("No", "Yes", "yes")
-    assert loaded.note.endswith("has 'Yes' and 'yes', which are two classes.")
+    assert loaded.note.endswith("has 'Yes' and 'yes', read as two classes.")
 
 
 def test_what_stands_for_nothing_is_no_class(csv):
-    with pytest.raises(InputError, match="line 3, column 'y': 'NA', which stands for none, instead of a class"):
+    with pytest.raises(InputError, match="line 3, column 'y': 'NA' marks a missing value;"):
         load_csv(csv("a,y\n1,Na\n2,NA\n3,K\n"), "y", task="classification")
-    with pytest.raises(InputError, match="line 3, column 'y': an empty cell instead of a class"):
+    with pytest.raises(InputError, match="line 3, column 'y': the class is missing"):
         load_csv(csv("a,y\n1,Na\n2,\n3,K\n"), "y", task="classification")
 
 
 def test_a_target_with_one_value_is_refused(csv):
-    with pytest.raises(InputError, match="column 'y' of .* has the one value 7e-06 in all rows; there is nothing"):
+    with pytest.raises(InputError, match="column 'y' of .* has the same value, 7e-06, in all rows; there is nothing"):
         load_table(csv("a,y\n1,7e-06\n2,7e-06\n3,7e-06\n"), "y")
     table = load_table(csv("a,y\n1,1\n2,7\n"), "y")
     assert load_table(csv("a,y\n1,7\n2,7\n"), "y", schema=table.schema).dataset.y.tolist() == [[7], [7]]
@@ -252,16 +236,16 @@ def test_many_classes(csv):
     def classes(count, rows):
         return load_csv(csv("a,y\n" + "".join(f"1,{i % count}\n" for i in range(rows))), "y", task="classification")
 
-    with pytest.raises(InputError, match="column 'y' of .* has 76 classes for 150 examples; a class needs two or more"):
+    with pytest.raises(
+        InputError, match="column 'y' of .*has 76 classes for 150 examples. Every class needs at least 2."
+    ):
         classes(76, 150)
-    assert "has 75 classes for 150 examples; few will be seen in training" in classes(75, 150).note
+    assert "has 75 classes for 150 examples, so few of each class are in" in classes(75, 150).note
     assert classes(10, 10).note == classes(15, 150).note == ""
 
 
 def test_long_cells_and_names_are_cut_in_messages(csv):
-    with pytest.raises(
-        InputError, match=r"column 'a': 'x{39}\.\.\.x{19}' \(130000 characters\) is not a finite"
-    ) as found:
+    with pytest.raises(InputError, match=r"column 'a': 'x{39}...x{19}' \(130000 characters\) is not a finite") as found:
         load_csv(csv(f"a,y\n{'x' * 130_000},2\n"), "y")
     assert len(str(found.value)) < 400
     header = ",".join(f"c{i}" for i in range(9000))
@@ -285,47 +269,58 @@ def test_a_long_number_is_read(csv):
         ("a,y\n1,2\n-inf,4\n", {}, "line 3, column 'a': '-inf' is not a finite number"),
         ("a,y\n,2\n3,4\n", {}, "line 2, column 'a': an empty cell instead of a finite number"),
         ("a,b,y\n1,2,3\n1,2\n", {}, "line 3, column 'y': an empty cell instead of a finite number"),
-        ("a,y\n1,yes\n", {}, "line 2, column 'y': 'yes' is not a finite number .*task classification"),
+        ("a,y\n1,yes\n", {}, "line 2, column 'y': 'yes' is not a finite number; .*task classification"),
         (
             "a,y\n1,u\n2,\n",
             {"task": "classification"},
-            "line 3, column 'y': an empty cell instead of a class; .*to explore suggest$",
+            "line 3, column 'y': the class is missing; for tables with unmeasured rows use explore suggest$",
         ),
-        ("a,y\n1,u\n2,u\n", {"task": "classification"}, "column 'y' .* has the one class 'u'; two or more"),
-        ("a,y,z\n1,u,v\n", {"target": ["y", "z"], "task": "classification"}, "one target column, not 2"),
+        ("a,y\n1,u\n2,u\n", {"task": "classification"}, "column 'y' .*has a single class, 'u'; at least 2 are"),
+        (
+            "a,y,z\n1,u,v\n",
+            {"target": ["y", "z"], "task": "classification"},
+            "classification needs one target column, not 2",
+        ),
         (GOOD, {"target": "Y"}, "has no target 'Y'; its columns: a, b, c, y"),
         (GOOD, {"drop": ["d"]}, "has no column to drop 'd'; its columns: a, b, c, y"),
         (GOOD, {"target": []}, "must be one or more different columns"),
         (GOOD, {"target": ["y", "y"]}, "must be one or more different columns"),
-        (GOOD, {"drop": ["y"]}, "must be one or more different columns that are not dropped"),
-        (GOOD, {"drop": ["a", "b", "c"]}, "has no feature left"),
-        ("y\n1\n", {}, "has no feature left"),
-        ("a,a,y\n1,2,3\n", {}, "has several columns named a;"),
-        (",a,y\n0,2,3\n", {}, "columns without a name, which are called column 1. .* a name for each column"),
+        (GOOD, {"drop": ["y"]}, "must be one or more different columns, neither dropped nor identifiers"),
+        (GOOD, {"drop": ["a", "b", "c"]}, "has no feature besides targets and dropped"),
+        ("y\n1\n", {}, "has no feature besides targets and dropped"),
+        ("a,a,y\n1,2,3\n", {}, "has several columns named a. Rename them"),
+        (",a,y\n0,2,3\n", {}, "without a name column 1. .* a name for each column"),
         ("", {}, "houses.csv is empty"),
-        ("a,y\n", {}, "has no line of data"),
-        ("a,y\n\n", {}, "has no line of data"),
+        ("a,y\n", {}, "has no rows below its header"),
+        ("a,y\n\n", {}, "has no rows below its header"),
         ("a,y\n1,2\n1,2,3\n", {}, "line 3: 3 cells, but the first line names 2 columns"),
-        ("a,y\n1,\n", {}, "line 2, column 'y': an empty cell instead of a finite number; .*to explore suggest$"),
-        ("a,y\n1,nan\n", {}, "line 2, column 'y': 'nan' is not a finite number; .*to explore suggest$"),
+        (
+            "a,y\n1,\n",
+            {},
+            "line 2, column 'y': an empty cell instead of a finite number; .* use explore suggest$",
+        ),
+        (
+            "a,y\n1,nan\n",
+            {},
+            "line 2, column 'y': 'nan' is not a finite number; .* use explore suggest$",
+        ),
         ("a,y\n1_0,2\n", {}, "line 2, column 'a': '1_0' is not a finite number"),
-        ("a,y\n\u0663,2\n", {}, "line 2, column 'a': '\u0663' is not a finite number"),
+        ("a,y\n\u0663,2\n", {}, "line 2, column 'a': '٣' is not a finite number"),
         ('a,y\n1,2\n"3,4\n5,6\n', {}, "line 3: a quote is not closed"),
         ('a,y\n"1"2,3\n', {}, "line 2: ',' expected after '\"'"),
         (f"a,y\n{'1' * 200_000},3\n", {}, "line 2: field larger than field limit"),
-        ("\na,y\n1,2\n", {}, "the first line of .* is blank; it must name the columns"),
+        ("\na,y\n1,2\n", {}, "the first line of .*is blank. It must name the columns"),
         (" \n\n", {}, "houses.csv is empty"),
         ("\ufeff", {}, "houses.csv is empty"),
-        (b"a,y\n1,2\n3,\x004\n", {}, "line 3, has a NUL byte"),
-        ("a,y\n1,2\n".encode("utf-16"), {}, "is encoded in UTF-16, not in UTF-8"),
-        ("a,y\n1,2\n".encode("utf-32"), {}, "houses.csv .*UTF-8"),
+        (b"a,y\n1,2\n3,\x004\n", {}, ", line 3, has a NUL byte, so it is not"),
+        ("a,y\n1,2\n".encode("utf-16"), {}, ", line 1, has a NUL byte, so it is not UTF-8 text;"),
         (
             b"a,y\n1,\xff\n",
             {},
-            "is not encoded in UTF-8 .* line 2 says .*; save .* packed \\(.gz, .bz2, .xz, .zip, .tar\\)",
+            r"is not UTF-8 and was read as Latin-1 .* line 2: .*; save .* packed \(.gz, .bz2, .xz, .zip\)",
         ),
-        ("a;y\n1,5;2\n", {}, "separated by ';'. load_csv takes no such file; save .* with commas"),
-        ("a\ty\n1.5\t2\n", {}, r"separated by '\\t'. load_csv takes no such file; save .* with commas"),
+        ("a;y\n1,5;2\n", {}, "separated by ';'. load_csv does not accept this; save .* with commas"),
+        ("a\ty\n1.5\t2\n", {}, r"separated by '\\t'. load_csv does not accept this; save .* with commas"),
     ],
 )
 def test_errors(csv, text, options, message):
@@ -343,7 +338,7 @@ def test_names_are_one_in_whatever_form_unicode_has_them(csv):
         assert table.dataset.features == ("nämlich = 7", "nämlich = 8") and table.dataset.ids == ("a", "a", "b", "b")
         kept = {"columns": [{"kind": "number", "name": drop, "fill": 0.0, "gaps": False}]}
         assert Schema.from_json(kept).apply(table.cells).x[:, 0].tolist() == [2, 2, 5, 5]
-    with pytest.raises(ValueError, match="several columns named höhe"):
+    with pytest.raises(ValueError, match="has several columns named höhe. Rename them"):
         load_csv(csv(f"höhe,{unicodedata.normalize('NFD', 'höhe')},y\n1,2,3\n"), "y")
 
 

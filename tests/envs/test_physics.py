@@ -19,7 +19,7 @@ def pair(cls, bodies):
     found = [cls(n, physics=physics) for physics in ("box2d", "equations")]
     for simulation in found:
         simulation.bodies[:] = bodies
-    found[0].worlds.start(np.arange(n))
+    found[0].start_worlds(np.arange(n))
     return found
 
 
@@ -67,7 +67,7 @@ def test_limit_of_rotation_in_a_step():
     bodies = resets(DoublePendulum, 100, np.random.default_rng(2))
     bodies[1, 5] = np.linspace(-1000, 1000, 100)
     box2d, equations = pair(DoublePendulum, bodies)
-    box2d.worlds.step(np.zeros(100))
+    box2d.step_worlds(np.zeros(100))
     equations.advance(np.zeros(100))
     assert np.abs(equations.bodies[:, 5]).max() == pytest.approx(np.pi / 2 / 0.01)
     np.testing.assert_allclose(equations.bodies, box2d.bodies, atol=1e-3)

@@ -1,7 +1,12 @@
 """Other libraries on the same splits: the scores of a mixture by hand, and methods that need no other environment."""
 
+import contextlib
+import io
+import itertools
 import json
+import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -40,7 +45,23 @@ def test_methods_learn_a_line(method, settings):
     assert 0.04 < np.sqrt(np.square(found.std).mean()) < 0.25
 
 
-def test_run_chooses_on_validation_parts_and_is_not_repeated(tmp_path, monkeypatch):
+@pytest.fixture
+def one_process(monkeypatch):
+    """Of all methods only the first runs in another process; the others run in this one, by the same command line."""
+    start, calls = subprocess.run, itertools.count()
+
+    def started(command, **options):
+        if not command[1].endswith("methods.py") or next(calls) == 0:
+            return start(command, **options)
+        monkeypatch.setattr(sys, "argv", command[1:])
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            methods.main()
+        return SimpleNamespace(stdout=shown.getvalue())
+
+    monkeypatch.setattr(subprocess, "run", started)
+
+
+def test_run_chooses_on_validation_parts_and_is_not_repeated(tmp_path, monkeypatch, one_process):
     grid = [{"trees": t, "lr": 0.5, "least": 0.1} for t in (1, 20)]
     monkeypatch.setattr(run, "METHODS", {"gradient boosting": grid, "Gaussian process": [{}]})
     monkeypatch.setattr(run, "SPLITS", {"yacht": 2})
@@ -48,19 +69,10 @@ def test_run_chooses_on_validation_parts_and_is_not_repeated(tmp_path, monkeypat
                          "rmse": 0.5, "coverage_95": 0.9, "cpu": 6.0})  # fmt: skip
     monkeypatch.setattr(run, "OURS", tmp_path / "ours.csv")
     ours.to_csv(run.OURS, index=False)
-    options = [
-        "--python",
-        sys.executable,
-        "--datasets",
-        "yacht",
-        "--methods",
-        "gradient boosting",
-        "--out",
-        str(tmp_path),
-    ]
+    options = ["--python", sys.executable, "--datasets", "yacht", "--methods", "gradient boosting", "--out", tmp_path]
     threads = torch.get_num_threads()
     for _ in range(2):
-        done = CliRunner().invoke(run.main, options, catch_exceptions=False)
+        done = CliRunner().invoke(run.main, [str(o) for o in options], catch_exceptions=False)
         assert done.exit_code == 0
     torch.set_num_threads(threads)
     assert done.stderr == ""

@@ -67,7 +67,7 @@ def test_the_script_tells_outcomes_apart(tmp_path, monkeypatch):
     }
     monkeypatch.setattr(tables, "table", made.__getitem__)
     assert [tables.outcome(i)[0] for i in range(2)] == ["trained", "refused"]
-    monkeypatch.setattr("explore.cli.run.run", lambda *_: 1 / 0)
+    monkeypatch.setattr("explore.cli.start.run", lambda *_: 1 / 0)
     done = CliRunner().invoke(tables.main, ["--tables", "1", "--seed", "3", "--out", str(tmp_path)])
     assert "table 3: traceback" in done.output and "ZeroDivisionError" in done.output
     assert "| traceback | 1 |" in (tmp_path / "tables.md").read_text()

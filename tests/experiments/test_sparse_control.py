@@ -15,8 +15,8 @@ from experiments.sparse_control import collect, report, rnd, run
 from explore.cli import rl
 from explore.cli.main import main
 from explore.cli.rl.environment import environments
+from explore.cli.rl.model import algorithm
 from explore.cli.rl.settings import resolve
-from explore.cli.rl.training import algorithm
 from explore.vime import Transitions
 from explore.vime.sb3 import VIMECallback
 from tests.pictures import shares

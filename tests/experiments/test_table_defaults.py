@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from experiments.table_defaults import classes, gap, others, run
 from experiments.table_defaults.study import EACH, Study
 from explore import registry
-from explore.cli.parameters import complete
 from explore.nets.likelihoods import Gaussian
+from explore.registry import complete
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 100}
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {

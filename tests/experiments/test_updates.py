@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from experiments.benchmarks import updates
 from explore.execution import graphs
-from explore.execution.compiled import Inductor
+from explore.execution.graphs import Inductor
 
 
 def test_the_same_numbers_in_every_precision():

@@ -21,7 +21,7 @@ from explore.nets.likelihoods import Categorical, Gaussian
 from explore.nets.net import Net
 from explore.posteriors.full import Dense
 from explore.posteriors.noisy_ekfac import EigenRule
-from explore.testing import oracles
+from tests import oracles
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # one of the things they import still calls torch.jit.script

@@ -8,7 +8,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.testing import oracles
+from tests import oracles
 from tests.oracles import kronecker_directions, squared_projection
 
 MODULE = mlp(2, [3], 2).double()

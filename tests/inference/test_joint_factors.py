@@ -51,13 +51,7 @@ def deficient():
     return LowRankFactor(u, d)
 
 
-KINDS = {
-    "dense": dense,
-    "rank 1": lambda: low(1),
-    "rank 3": lambda: low(3),
-    "rank W": whole,
-    "flat": deficient,
-}
+KINDS = {"dense": dense, "rank 1": lambda: low(1), "rank 3": lambda: low(3), "rank W": whole, "flat": deficient}
 
 
 @pytest.fixture(params=KINDS)

@@ -16,8 +16,8 @@ from explore.inference.structures.kronecker import (
 )
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.testing import oracles
 from explore.testing.oracles import Matched
+from tests import oracles
 
 generator = torch.Generator().manual_seed(1)
 

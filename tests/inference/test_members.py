@@ -23,7 +23,7 @@ from explore.testing.oracles import Lone, flat
 
 R, K, N = 2, 3, 9
 NET = Net(mlp(2, [4], 1).double())
-MIXED = [name for name in registry.names("posteriors") if not registry.find("posteriors", name).no_mixture]
+MIXED = [name for name in registry.names("posteriors") if not registry.find("posteriors", name).mixture_error]
 every = pytest.mark.parametrize("name", MIXED)
 
 
@@ -266,20 +266,20 @@ def test_settings_are_those_of_the_posterior():
 def test_an_ensembles_members_are_its_own():
     made = registry.posterior("ensemble", NET, Gaussian(), members=4)
     assert type(made) is Ensemble and made.members == 4
-    with pytest.raises(InputError, match="an ensemble is a mixture of nets already"):
+    with pytest.raises(InputError, match="an ensemble is already a mixture"):
         mixture(made, 2)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: build("hmc"), "hmc samples the exact posterior, .* it has chains, not members"),
-        (lambda: mixture(build("bbb"), 2), "a mixture has members already"),
+        (lambda: build("hmc"), "hmc samples the exact posterior, .* use more chains"),
+        (lambda: mixture(build("bbb"), 2), "a mixture cannot be mixed again"),
         (lambda: build("bbb", members=0), r"members is 0; it must be in \[1, 1e4\]"),
         (lambda: registry.posterior("bbb", NET, Gaussian(), member=3), "unknown setting 'member'; allowed: .*members"),
     ],
 )
-def test_what_is_no_mixture_is_refused(make, message):
+def test_mixture_of_unsupported_posterior_is_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
 

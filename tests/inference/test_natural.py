@@ -15,7 +15,7 @@ from explore.inference.updates.steps import train_pass
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Categorical, Gaussian
 from explore.nets.net import Net, mlp
-from explore.testing import oracles
+from tests import oracles
 
 MODULE = mlp(2, [4], 3).double()
 NET, LIKELIHOOD = Net(MODULE), Gaussian(noise_std=0.5)

@@ -9,7 +9,8 @@ from explore import registry
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
-from explore.inference import common
+from explore.inference.base import Prior
+from explore.inference.gaussian import best_variance
 from explore.learning.fit import last_epoch
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
@@ -32,7 +33,7 @@ def batch(seed=0, n=12):
 
 def test_variances_stay_within_their_bounds_and_the_kl_falls_there_too():
     second = (torch.tensor([[[1e-9], [1e-9], [1e9]], [[0.5], [1.5], [3.0]]], dtype=torch.float64),)
-    (apart,), (shared,) = common.best_variance(second, [True]), common.best_variance(second, [False])
+    (apart,), (shared,) = best_variance(second, [True]), best_variance(second, [False])
     torch.testing.assert_close(apart.squeeze(2), torch.tensor([[1e-4, 1e-4, 1e2], [1.0, 1.0, 3.0]]).double())
     torch.testing.assert_close(shared.flatten(), torch.tensor([1e2, 5 / 3]).double())
 
@@ -58,15 +59,30 @@ def test_those_that_learn_it(name):
         assert shapes == [3, 4]
 
 
+@pytest.mark.parametrize("name", [n for n in LEARNING if n != "whvi"])
+def test_the_learned_variance_of_each_group_is_its_mean_second_moment(name):
+    posterior = build(name)
+    state = posterior.init(12, 2, Rng(0, dtype=torch.float64))
+    for i in range(3):
+        state, _ = posterior.update(state, batch(), Rng(i, dtype=torch.float64))
+    mean, covariance = oracles.implied_gaussian(posterior, state, 2)
+    second = oracles.unflat(mean.square() + covariance.diagonal(dim1=1, dim2=2), posterior.coordinates)
+    learned = posterior.end_epoch(state).common.prior.variance
+    for squares, apart, variance in zip(second, posterior.own_bias_variance, learned, strict=True):
+        groups = (squares[:, :-1], squares[:, -1:]) if apart else (squares,)
+        expected = torch.cat([g.mean((1, 2), keepdim=True).expand_as(g) for g in groups], 1)
+        torch.testing.assert_close(variance.expand_as(expected), expected)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("tensor-factorised", {}, "TensorFactorised does not learn its prior's variance; prior_variance is a number"),
-        ("map", {}, "MAP does not learn its prior's variance; prior_variance is a number"),
-        ("ensemble", {}, "Ensemble does not learn its prior's variance"),
-        ("mc-dropout", {}, "MCDropout does not learn its prior's variance"),
-        ("hmc", {}, "HMC does not learn its prior's variance"),
-        ("whvi", {"flows": 1}, "WHVI learns its prior's variance without flows and dropout only"),
+        ("tensor-factorised", {}, "TensorFactorised does not learn prior_variance; set it to a number"),
+        ("map", {}, "MAP does not learn prior_variance; set it to a number"),
+        ("ensemble", {}, "Ensemble does not learn prior_variance"),
+        ("mc-dropout", {}, "MCDropout does not learn prior_variance"),
+        ("hmc", {}, "HMC does not learn prior_variance"),
+        ("whvi", {"flows": 1}, "WHVI with flows or dropout cannot learn"),
     ],
 )
 def test_those_that_do_not_say_so(name, settings, message):
@@ -92,7 +108,7 @@ def test_a_learned_variance_does_what_the_same_number_does(name, adaptive):
     data, states = batch(), []
     start, other = (p.init(12, 2, Rng(0, dtype=torch.float64)) for p in (fixed, learned))
     rows = tuple(torch.full_like(v, 0.2) for v in other.common.prior.variance)
-    for posterior, known in ((fixed, None), (learned, common.Prior(rows, rows))):
+    for posterior, known in ((fixed, None), (learned, Prior(rows, rows))):
         state = start._replace(common=start.common._replace(prior=known))
         for i in range(4):
             state, _ = posterior.update(state, data, Rng(i, dtype=torch.float64))

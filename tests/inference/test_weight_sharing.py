@@ -11,9 +11,9 @@ from explore.inference.structures.kronecker import KroneckerRule, correlation
 from explore.inference.updates.steps import Pass, fisher_taps
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net
-from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import train
+from tests import oracles
 from tests.pooled import Pooled
 
 R, B, T = 2, 7, 5
@@ -97,8 +97,7 @@ def test_a_layer_without_gradients_has_no_correlation():
     assert torch.equal(correlation(torch.zeros(2, 1, 3, 4, 5)), torch.zeros(2))
 
 
-@pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac"])
-@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize(("name", "images"), [("noisy-kfac", True), ("noisy-ekfac", False)])
 def test_a_layer_whose_positions_are_averaged_is_regression_on_the_mean_input(name, images):
     rng = Matched(3, dtype=torch.float64)
     module = Pooled(nn.Conv2d(2, 3, (2, 1), (1, 2), (1, 0)) if images else nn.Linear(4, 3))

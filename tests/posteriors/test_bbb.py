@@ -17,9 +17,9 @@ from explore.inference.updates.noisy_layers import Local
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.bbb import BBB
-from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import train
+from tests import oracles
 from tests.pooled import Pooled
 
 MODULE = mlp(2, [3], 2).double()

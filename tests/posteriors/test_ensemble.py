@@ -11,7 +11,7 @@ from explore.core.shapes import Batch
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.ensemble import Ensemble
-from explore.testing import oracles
+from tests import oracles
 
 
 def rng(seed=0):

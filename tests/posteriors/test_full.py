@@ -13,7 +13,7 @@ from explore.core.shapes import Batch, Taps
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.full import Dense, Full
-from explore.testing import oracles
+from tests import oracles
 
 MODULE = mlp(2, [3], 2).double()
 NET = Net(MODULE)
@@ -98,6 +98,6 @@ def test_a_bad_matrix_is_reported_alone():
 
 
 def test_a_large_network_is_refused_with_its_numbers():
-    with pytest.raises(InputError, match=r"4160 weights has 17,305,600 entries a replica; at most 4096"):
+    with pytest.raises(InputError, match=r"4,160 weights; full supports at most 4,096"):
         Full(net=Net(nn.Linear(64, 64)), likelihood=Gaussian())
     Full(net=Net(nn.Linear(64, 64, bias=False)), likelihood=Gaussian())  # 4096

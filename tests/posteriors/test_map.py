@@ -13,7 +13,7 @@ from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.ensemble import Ensemble
 from explore.posteriors.map import MAP
-from explore.testing import oracles
+from tests import oracles
 
 
 def rng(seed=0):

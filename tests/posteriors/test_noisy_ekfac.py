@@ -16,7 +16,7 @@ from explore.learning.fit import fit
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.noisy_ekfac import EigenRule, NoisyEKFAC
-from explore.testing import oracles
+from tests import oracles
 
 R, S, B, I, O = 2, 3, 4, 5, 3  # noqa: E741
 

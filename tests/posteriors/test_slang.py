@@ -14,7 +14,7 @@ from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.full import Dense
 from explore.posteriors.slang import SLANG, leading, leading_dense, leading_gram, leading_randomised
-from explore.testing import oracles
+from tests import oracles
 from tests.memory import peak_of_updates
 
 MODULE = mlp(2, [3], 2).double()

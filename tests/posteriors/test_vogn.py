@@ -12,8 +12,8 @@ from explore.inference.updates import natural
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.vogn import VOGN
-from explore.testing import oracles
 from explore.testing.oracles import Matched
+from tests import oracles
 
 NET = Net(mlp(2, [3], 2))
 N = 6
@@ -133,7 +133,7 @@ def test_each_sub_batch_has_samples_of_its_own():
 
 def test_a_batch_must_reach_for_all_sub_batches():
     posterior = build(sub_batches=N + 1)
-    with pytest.raises(InputError, match=f"a batch of {N} examples does not divide into {N + 1} sub-batches"):
+    with pytest.raises(InputError, match=f"cannot split a batch of {N} examples into {N + 1} sub-batches"):
         posterior.update(posterior.init(N, 2, rng()), data(), rng())
 
 

@@ -134,7 +134,7 @@ def test_off_policy_with_a_wrapper(name, kind, way):
         env = sb3.VIMEVecEnv(environment(name, goals), **settings)
     model = algorithm(name, env, **buffer(kind))
     if kind == "HerReplayBuffer":
-        with pytest.raises(InputError, match=f"recomputes rewards without the bonus; use VIMEHer.* in place of {way}$"):
+        with pytest.raises(InputError, match=f"recomputes rewards without the bonus; use .* instead of {way}"):
             model.learn(64)
         return
     model.learn(64)
@@ -163,9 +163,11 @@ def test_the_pages_table():
 def test_what_a_buffer_does_not_take_is_refused():
     space = gym.spaces.Box(-1, 1, (2,))
     for cls in (sb3.VIMEDictReplayBuffer, sb3.VIMEHerReplayBuffer):
-        with pytest.raises(InputError, match=f"{cls.__name__} takes dictionaries .*; use VIMEReplayBuffer"):
+        with pytest.raises(InputError, match=f"{cls.__name__} supports Dict observations only; use VIMEReplayBuffer"):
             cls(10, space, space)
-    with pytest.raises(InputError, match="VIMEReplayBuffer gives single steps; use VIMENStepReplayBuffer for n_steps"):
+    with pytest.raises(
+        InputError, match="VIMEReplayBuffer does not support n_steps and gamma; use VIMENStepReplayBuffer"
+    ):
         sb3.VIMEReplayBuffer(10, space, space, n_steps=3, gamma=0.9)
 
 

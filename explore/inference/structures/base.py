@@ -1,8 +1,7 @@
-"""The protocol of structures of the Fisher matrix, and the parts that several share.
+"""Structures of the Fisher matrix, and the parts that several share.
 
 A `Structure` keeps running statistics of the Fisher matrix F. For a damping it makes a `Factor`, the positive definite
-matrix F + damping over all weights of all layers, with its algebra. A structure may couple layers; `PerLayer` makes one
-of a `Rule`, a structure of a single layer, whose factors are `Block`s.
+matrix F + damping over all weights of all layers. `PerLayer` makes one of a `Rule`, a structure of a single layer.
 """
 
 from __future__ import annotations
@@ -34,41 +33,28 @@ DENSE = 2048  # up to this many weights a matrix is written out for its eigenval
 
 @runtime_checkable
 class Factor(Protocol):
-    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers.
+    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
 
-    solve        P^-1 v
-    multiply     P v
-    root         X eps with X X^T = P^-1, which gives white noise the covariance P^-1
-    logdet       log |P|
-    variance     the diagonal of P^-1
-    trace        tr(P new^-1) for another factor of the same structure
-    quad         g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first
-    curvature    |P^-1/2 D P^-1/2|_F^2, D being E_s[g_b g_b^T] projected on the directions the structure can take
-    eigenvalues  of P, unordered; NaN where a factor that couples layers has too many
-    dense        P written out
-    """
-
-    def solve(self, v: Weights) -> Weights: ...
-    def multiply(self, v: Weights) -> Weights: ...
-    def root(self, eps: Weights) -> Weights: ...
-    def logdet(self) -> Float[Tensor, " R"]: ...
-    def variance(self) -> Means: ...
-    def trace(self, new: Any) -> Float[Tensor, " R"]: ...
-    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
+    def solve(self, v: Weights) -> Weights: ...  # P^-1 v
+    def multiply(self, v: Weights) -> Weights: ...  # P v
+    def root(self, eps: Weights) -> Weights: ...  # X eps with X X^T = P^-1, which gives white noise that covariance
+    def logdet(self) -> Float[Tensor, " R"]: ...  # log |P|
+    def variance(self) -> Means: ...  # the diagonal of P^-1
+    def trace(self, new: Any) -> Float[Tensor, " R"]: ...  # tr(P new^-1) for another factor of the same structure
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...  # g_b^T P^-1 g_b, g_b averaged over S first
+    # |P^-1/2 D P^-1/2|_F^2, D being E_s[g_b g_b^T] projected on the directions the structure can take
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
-    def eigenvalues(self) -> Float[Tensor, "R W"]: ...
-    def dense(self) -> Float[Tensor, "R W W"]: ...
+    def eigenvalues(self) -> Float[Tensor, "R W"]: ...  # of P, unordered; NaN where a joint factor has too many
+    def dense(self) -> Float[Tensor, "R W W"]: ...  # P written out
 
 
 @runtime_checkable
 class Structure(Protocol):
     """Running statistics of the Fisher matrix.
 
-    init         statistics before any data
-    observe      the statistics moved towards those of a batch, by the averaging rates times `schedule`; `step` counts
-                 updates from 1, and an interval's work is due where it divides the step
-    factor       F + damping, and the replicas for which it succeeded
-    start_share  the start's mean diagonal over the statistics', the largest ratio of all layers
+    `observe` moves them towards those of a batch, by the averaging rates times `schedule`; `step` counts updates from
+    1, and an interval's work is due where it divides the step. `factor` returns F + damping, and the replicas for which
+    it succeeded, `start_share` the start's mean diagonal over the statistics', the largest ratio of all layers.
     """
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics: ...
@@ -244,6 +230,11 @@ class Diagonal(NamedTuple):
         return taps if self.inputs is None else rotate(taps, self.inputs, self.outputs)
 
 
+def dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:
+    """Return the inner products of vectors over all weights."""
+    return torch.stack([(a * b).sum((2, 3)) for a, b in zip(u, v, strict=True)]).sum(0)
+
+
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     """Return E_s[g_b], each example's weight gradient averaged over samples."""
     return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]
@@ -314,11 +305,7 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
 
 
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
-    """Return E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
-
-    Without positions it is one product of squares, with few of them one of `_pairs`. With more, the per-example
-    gradients in memory stay within `budget` numbers.
-    """
+    """Return E[g^2] over samples and examples of all processes; gradients in memory stay within `budget` numbers."""
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs

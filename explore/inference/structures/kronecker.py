@@ -1,22 +1,18 @@
 """Blocks of one layer that are, at least nearly, Kronecker products of an input and an output factor.
 
-With the weights of a layer as W [I, O], its block of the Fisher matrix is A (x) S over (I, O): A [I, I] the second
-moment of the layer's inputs, S [O, O] that of the gradients with respect to its outputs. Martens and Grosse (2015).
-Then (A (x) S)^-1 applied to a gradient G is A^-1 G S^-1.
+A layer's block of the Fisher matrix, with W [I, O], is A (x) S: A [I, I] the second moment of its inputs, S [O, O] that
+of the gradients with respect to its outputs (Martens and Grosse 2015). (A (x) S)^-1 maps a gradient G to A^-1 G S^-1.
 
-Of a layer at T positions of an example (tokens, pixels) an example's gradient is the sum of a_t g_t^T, and the block is
-E sum_tu a_t a_u^T (x) g_t g_u^T. With the mean a of its inputs and the sum g of its gradients, `WeightSharing` is
+At T positions of an example (tokens, pixels) an example's gradient is the sum of a_t g_t^T. With the mean a of its
+inputs and the sum g of its gradients, `WeightSharing` is
 
     expand   A = E sum_t a_t a_t^T,   S = E mean_t g_t g_t^T            Grosse, Martens (2016), "KFC"
     reduce   A = E a a^T,             S = E g g^T                       Eschenhagen et al. (2023), "K-FAC-reduce"
     auto     A = E [(1 - c) sum_t a_t a_t^T + c T^2 a a^T],   S = E mean_t g_t g_t^T
              c = (E |g|^2 / E sum_t |g_t|^2 - 1) / (T - 1)              of a batch
 
-All take inputs and gradients as independent, as K-FAC does. Then "expand" is exact where gradients at different
-positions are uncorrelated: positions have separate outputs, or a dense layer weighs them at random. "reduce" is exact
-where gradients are equal: positions are averaged in a linear net. "auto" is exact where any two are equally correlated:
-c is 0 in the first case, 1 in the second, and -1 / (T - 1) where gradients sum to zero, as those of an attention's keys
-do. Errors elsewhere: experiments/benchmarks/results/positions.md.
+All take inputs and gradients as independent. "expand" is exact for uncorrelated gradients of different positions,
+"reduce" for equal ones, "auto" for equally correlated ones. Errors: experiments/benchmarks/results/positions.md.
 """
 
 from __future__ import annotations
@@ -30,61 +26,39 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core.context import Number
-from explore.core.linalg import (
-    added,
-    averaged,
-    inverse_root,
-    inverse_triangle,
-    over,
-)
+from explore.core.linalg import added, averaged, inverse_root, inverse_triangle, over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution import parallel
-from explore.inference.structures.base import (
-    Block,
-    Blocks,
-    Damping,
-    Dampings,
-    Diagonal,
-    PerLayer,
-    Statistics,
-    each_layer,
-    example_gradients,
-    gathered,
-    mean_squares,
-    rotate,
-    two_sided,
-)
+from explore.inference.structures import base
+from explore.inference.structures.base import Block, Blocks, Damping, Dampings, Diagonal, PerLayer, Statistics
 
 WeightSharing = Literal["auto", "expand", "reduce"]
 TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
 
 
 class KroneckerFactor(NamedTuple):
-    """The block A (x) S, both positive definite, kept as the inverses of their Cholesky factors.
-
-    A = L L^T, `inputs` = L^-1, so A^-1 = inputs^T inputs; likewise S and `outputs`.
-    """
+    """The block A (x) S, kept as inverses of Cholesky factors: A = L L^T, `inputs` = L^-1; likewise S and `outputs`."""
 
     inputs: Float[Tensor, "R I I"]
     outputs: Float[Tensor, "R O O"]
 
     def solve(self, v: Tensor) -> Tensor:
         if v.shape[1] > 1:
-            return two_sided(_gram(self.inputs), v, _gram(self.outputs))
+            return base.two_sided(_gram(self.inputs), v, _gram(self.outputs))
         # One vector is multiplied by each root faster than the roots are with each other.
-        return self.root(two_sided(self.inputs.mT, v, self.outputs.mT, upper=False))
+        return self.root(base.two_sided(self.inputs.mT, v, self.outputs.mT, upper=False))
 
     def multiply(self, v: Tensor) -> Tensor:
         a, s = self._matrices()
-        return two_sided(a, v, s)
+        return base.two_sided(a, v, s)
 
     def root(self, eps: Tensor) -> Tensor:
-        return two_sided(self.inputs, eps, self.outputs, upper=True)
+        return base.two_sided(self.inputs, eps, self.outputs, upper=True)
 
     def logdet(self) -> Float[Tensor, " R"]:
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
-        a, s = (_diagonal(root).log().sum(-1) for root in self)
+        a, s = (torch.linalg.diagonal(root).log().sum(-1) for root in self)
         return -2 * (o * a + i * s)
 
     def variance(self) -> Float[Tensor, "R I O"]:
@@ -103,17 +77,13 @@ class KroneckerFactor(NamedTuple):
         return each.sum((2, 3)) / taps.grads.shape[1] ** 2
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return the squared norm of the whitened D, projected on {dA (x) I + I (x) dS}.
-
-        With its partial traces D_A and D_S it is |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O), as the two subspaces
-        share the identity.
-        """
+        """Return |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O), D_A and D_S the partial traces of the whitened D."""
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
         a, g = self._whiten(taps)
         if taps.grads.shape[3] == 1:  # rank one a sample: S x S inner products say it all
             kg = g @ g.mT
             ka = (a @ a.mT).expand_as(kg)
-            norm_a, norm_g = _diagonal(ka), _diagonal(kg)
+            norm_a, norm_g = torch.linalg.diagonal(ka), torch.linalg.diagonal(kg)
             inputs = torch.einsum("rbs,rbst,rbt->rb", norm_g, ka.square(), norm_g)
             outputs = torch.einsum("rbs,rbst,rbt->rb", norm_a, kg.square(), norm_a)
             total = (norm_a * norm_g).sum(-1)
@@ -141,14 +111,15 @@ class KroneckerFactor(NamedTuple):
         return a.flatten(2, 3), g.flatten(2, 3)
 
     def _matrices(self) -> tuple[Tensor, Tensor]:
-        return _from_inverse_root(self.inputs), _from_inverse_root(self.outputs)
+        a, s = (lower @ lower.mT for lower in map(inverse_triangle, self))
+        return a, s
 
 
 def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
     """Return `mean_squares` in other bases. With more positions than outputs, gradients are rotated: they are fewer."""
     if taps.grads.shape[3] <= taps.grads.shape[4]:
-        return mean_squares(rotate(taps, inputs, outputs))
-    each = (two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in example_gradients((taps,)))
+        return base.mean_squares(base.rotate(taps, inputs, outputs))
+    each = (base.two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in base.example_gradients((taps,)))
     return parallel.mean(added([x.square_().sum(1) for x in each]) / (taps.grads.shape[1] * taps.grads.shape[2]))
 
 
@@ -163,8 +134,7 @@ class KroneckerMoments(NamedTuple):
 class KroneckerRule:
     """The rule for one layer: F = A (x) S.
 
-    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as the papers do, which over-damps by a cross
-    term; "exact" is A (x) S + gamma I, by eigendecomposition. The factors of several positions are `weight_sharing`'s.
+    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as the papers do; "exact" is A (x) S + gamma I.
     """
 
     beta: Number = 0.001  # averaging rate
@@ -183,9 +153,11 @@ class KroneckerRule:
     def observe(self, moments: KroneckerMoments, taps: Taps, schedule: Number, step: int) -> KroneckerMoments:
         shared, rate = taps.grads.shape[3] > 1, self.beta * schedule
         if shared and self.weight_sharing == "reduce":
-            taps = reduced(taps)
+            taps = Taps(taps.mean_inputs().unsqueeze(3), taps.grads.sum(3, keepdim=True))
         if shared and self.weight_sharing == "auto":
-            new = correlated_inputs(taps, moments.inputs)
+            each, mean = taps.average_inputs(moments.inputs, 1.0), taps.mean_inputs().flatten(1, 2)
+            pooled = taps.grads.shape[3] ** 2 / mean.shape[1] * (mean.mT @ mean)
+            new = torch.lerp(each, pooled, over(correlation(taps.grads), pooled))
             inputs = torch.lerp(moments.inputs, new, over(rate, new))
         else:
             inputs = taps.average_inputs(moments.inputs, rate)
@@ -196,7 +168,7 @@ class KroneckerRule:
     def factor(self, moments: KroneckerMoments, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]:
         """Return A (x) S + damping."""
         if self.damping == "exact":
-            inputs, outputs, eigenvalues, ok = eigenbasis(moments)
+            ((inputs, outputs, eigenvalues, ok),) = eigenbases([moments])
             return Diagonal(eigenvalues + over(damping, eigenvalues), inputs, outputs), ok
         a, s = damped(moments, damping)
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
@@ -204,25 +176,13 @@ class KroneckerRule:
 
     def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
         """Return the larger ratio of the two factors; a start has 1 + 0.01 n expected on its diagonal."""
-        return torch.stack([(1 + 0.01 * m.shape[1]) / _diagonal(m).mean(1) for m in moments]).amax(0)
-
-
-def reduced(taps: Taps) -> Taps:
-    """Return the taps of one position: the mean input and the sum of gradients."""
-    return Taps(taps.mean_inputs().unsqueeze(3), taps.grads.sum(3, keepdim=True))
+        return torch.stack([(1 + 0.01 * m.shape[1]) / torch.linalg.diagonal(m).mean(1) for m in moments]).amax(0)
 
 
 def correlation(grads: Float[Tensor, "R S B T O"]) -> Float[Tensor, " R"]:
     """Return the c of gradients at T > 1 positions, over all processes."""
     one, pooled = parallel.mean((grads.square().sum((1, 2, 3, 4)), grads.sum(3).square().sum((1, 2, 3))))
     return (pooled - one) / ((grads.shape[3] - 1) * one).clamp_min(torch.finfo(one.dtype).tiny)
-
-
-def correlated_inputs(taps: Taps, like: Float[Tensor, "R I I"]) -> Float[Tensor, "R I I"]:
-    """Return the A of "auto" for this process's part of a batch; `like` has its shape."""
-    each, mean = taps.average_inputs(like, 1.0), taps.mean_inputs().flatten(1, 2)
-    pooled = taps.grads.shape[3] ** 2 / mean.shape[1] * (mean.mT @ mean)
-    return torch.lerp(each, pooled, over(correlation(taps.grads), pooled))
 
 
 class KroneckerLayers(PerLayer):
@@ -236,12 +196,12 @@ class KroneckerLayers(PerLayer):
             return super().factor(statistics, damping)
         if largest <= TOGETHER:
             return together(statistics, damping)
-        return gathered(parallel.side_by_side(self.each_factor(statistics, damping), device))
+        return base.gathered(parallel.side_by_side(self.each_factor(statistics, damping), device))
 
 
 def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
     """Return all layers' factors with split damping by one factorisation, each in a corner of the largest size."""
-    pairs = list(zip(statistics, each_layer(damping, len(statistics)), strict=True))
+    pairs = list(zip(statistics, base.each_layer(damping, len(statistics)), strict=True))
     matrices = [m for moments in statistics for m in moments]
     shares = [share for moments, c in pairs for share in split_damping(moments, c)]
     eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)
@@ -249,7 +209,7 @@ def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple
     sides = [slice(m.shape[1]) for m in matrices]
     for padded, side, m, share in zip(whole, sides, matrices, shares, strict=True):
         padded[:, side, side] = m
-        _diagonal(padded[:, side, side]).add_(share.unsqueeze(1))
+        torch.linalg.diagonal(padded[:, side, side]).add_(share.unsqueeze(1))
     roots, ok = inverse_root(whole)
     parts = [root[:, side, side] for root, side in zip(roots, sides, strict=True)]
     return Blocks(tuple(map(KroneckerFactor, parts[::2], parts[1::2]))), ok.all(0)
@@ -257,11 +217,6 @@ def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple
 
 Basis = tuple[Float[Tensor, "R _I _I"], Float[Tensor, "R _O _O"], Float[Tensor, "R _I _O"], Bool[Tensor, " R"]]
 """Q_A and Q_S, the eigenvalues of A (x) S in their product, and where the decomposition succeeded."""
-
-
-def eigenbasis(moments: KroneckerMoments) -> Basis:
-    """Return the basis of one layer."""
-    return eigenbases([moments])[0]
 
 
 def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
@@ -277,13 +232,13 @@ def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
     """Return A^gamma and S^gamma."""
     raised = KroneckerMoments(*(m.clone() for m in moments))
     for m, share in zip(raised, split_damping(moments, damping), strict=True):
-        _diagonal(m).add_(share.unsqueeze(1))
+        torch.linalg.diagonal(m).add_(share.unsqueeze(1))
     return raised
 
 
 def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
     """Return the additions to the diagonals of A and S: the damping, split in proportion to their size."""
-    mean_a, mean_s = (_diagonal(m).mean(1) for m in moments)
+    mean_a, mean_s = (torch.linalg.diagonal(m).mean(1) for m in moments)
     ratio = (mean_a + 1e-8) / (mean_s + 1e-8)  # pi^2
     split = over(damping, ratio) ** 0.5
     return split * ratio.sqrt(), split * ratio.rsqrt()
@@ -291,12 +246,3 @@ def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Te
 
 def _gram(root: Tensor) -> Tensor:
     return torch.bmm(root.mT, root)  # `@` would look first at how many axes there are
-
-
-def _from_inverse_root(root: Tensor) -> Tensor:
-    lower = inverse_triangle(root)
-    return lower @ lower.mT
-
-
-def _diagonal(x: Tensor) -> Tensor:
-    return x.diagonal(dim1=-2, dim2=-1)

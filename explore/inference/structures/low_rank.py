@@ -1,12 +1,10 @@
 """A matrix U U^T + diag(d) over all weights of all layers, and products with examples' gradients that are never formed.
 
-Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. An example's gradient in one layer is
-a g^T (summed over positions), so the products of G = [g_1 ... g_n] with a few vectors need the taps alone:
-g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. Columns b run over samples, then examples: n = S B.
-
-The printed sampler (Algorithm 3) has a wrong covariance: its B should be the Cholesky factor of I + L^T L, its K
-(C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `_Half` is the symmetric root instead, which is safe and
-has a gradient where U lacks rank, too.
+Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. In one layer an example's gradient is
+a g^T (summed over positions), so products of G = [g_1 ... g_n], n = S B, with a few vectors need the taps alone:
+g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. The printed sampler has a wrong covariance: B should be the
+Cholesky factor of I + L^T L, K = (C^-T + V^T V)^-1, and the output d^-1/2 (eps - V K V^T eps). `_Half` is the symmetric
+root instead, which has a gradient where U lacks rank, too.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from explore.core.linalg import eigh, held, inverse_triangle
 from explore.core.shapes import Means, Taps, flatten
-from explore.inference.structures.base import dense_eigenvalues, example_gradients
+from explore.inference.structures.base import dense_eigenvalues, dot, example_gradients
 
 Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
 """Vectors over all weights, [_L] of them in rows; like samples of the weights."""
@@ -122,9 +120,8 @@ class LowRankFactor(NamedTuple):
         return self._half().times(eps)
 
     def logdet(self) -> Float[Tensor, " R"]:
-        root = self._core()
         total = torch.stack([d.log().sum((1, 2)) for d in self.diagonal]).sum(0)
-        return total - 2 * _diagonal(root).log().sum(1).to(total)
+        return total - 2 * torch.linalg.diagonal(self._core()).log().sum(1).to(total)
 
     def variance(self) -> Means:
         """Return it in double precision (1 / d cancels where U has most of the precision), at least 1 / P_ii."""
@@ -136,21 +133,17 @@ class LowRankFactor(NamedTuple):
 
     def trace(self, new: LowRankFactor) -> Float[Tensor, " R"]:
         """Return sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
-        diagonal = zip(self.diagonal, new.variance(), strict=True)
-        return torch.stack([(d * v).sum((1, 2)) for d, v in diagonal]).sum(0) + _diagonal(
-            inner(self.columns, new.solve(self.columns))
-        ).sum(1)
+        low = torch.linalg.diagonal(inner(self.columns, new.solve(self.columns))).sum(1)
+        return (
+            torch.stack([(d * v).sum((1, 2)) for d, v in zip(self.diagonal, new.variance(), strict=True)]).sum(0) + low
+        )
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         half, means = self._half(), (tuple(x.mean(1) for x in g) for g in _cached_gradients(taps))
-        return torch.cat([_dot(x, x) for x in map(half.turned, means)], 1)
+        return torch.cat([dot(x, x) for x in map(half.turned, means)], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return tr[(P^-1 D')^2], where P moves by D' along D: U keeps its leading L directions and d the rest.
-
-        To first order in the step, with the projector Pi on the span of U, D' = Pi D + D Pi - Pi D Pi + diag(e) with
-        e = diag((I - Pi) D (I - Pi)), so that D' has the diagonal of D. A zero column of U spans nothing.
-        """
+        """Return tr[(P^-1 D')^2], D' = Pi D + D Pi - Pi D Pi + diag((I - Pi) D (I - Pi)), Pi the projector on U."""
         values, vectors, _ = eigh(inner(self.columns, self.columns))
         large = values > 1e-6 * values[:, -1:].clamp_min(1e-30)
         inverse = torch.where(large, values.clamp_min(1e-30).rsqrt(), 0)
@@ -228,10 +221,7 @@ class _Shrinkage(torch.autograd.Function):
 
 
 class _Half(NamedTuple):
-    """H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = f(V^T V), see `_Shrinkage`.
-
-    As a square, P^-1 loses no more digits than P^-1/2 has, and it does not depend on the basis of U.
-    """
+    """H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = f(V^T V), see `_Shrinkage`."""
 
     low: Vectors  # V
     k: Float[Tensor, "R L L"]  # symmetric
@@ -248,11 +238,3 @@ class _Half(NamedTuple):
     def _shrunk(self, v: Vectors) -> Vectors:
         shift = combine(inner(v, self.low) @ self.k, self.low)
         return tuple(x - y for x, y in zip(v, shift, strict=True))
-
-
-def _dot(u: Vectors, v: Vectors) -> Float[Tensor, "R S"]:
-    return torch.stack([(x * y).sum((2, 3)) for x, y in zip(u, v, strict=True)]).sum(0)
-
-
-def _diagonal(x: Tensor) -> Tensor:
-    return x.diagonal(dim1=-2, dim2=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from explore.core.shapes import Taps, Weights
 from explore.execution import parallel
 
 Tensors = tuple[Tensor, ...]
-N = TypeVar("N", float, Tensor)
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -25,10 +24,7 @@ class Moving(NamedTuple):
 
 
 def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float | Tensor) -> Weights:
-    """Return the gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 for each sample of the weights by itself.
-
-    The gradient of the penalty is `decay`, 1 / (N eta) or one for each replica [R], times `penalised`, mostly W.
-    """
+    """Return the gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 at each sample; `penalised` is mostly W."""
     gradients = parallel.mean(tuple(t.gradients() / t.grads.shape[2] for t in taps))
     return tuple(over(decay, w) * w - g for w, g in zip(penalised, gradients, strict=True))
 
@@ -38,17 +34,13 @@ def start(parameters: Tensors) -> Moving:
     return Moving(tuple(map(torch.zeros_like, parameters)), tuple(map(torch.zeros_like, parameters)))
 
 
-Rates = tuple[N, N]
-"""The size of a step and the floor of its denominators."""
-
-
-def rates(lr: Any, step: N) -> Rates[N]:
-    """Return the rates of step t (from 1), for all replicas or each, with bias correction."""
+def rates(lr: Any, step: Any) -> tuple[Any, Any]:
+    """Return the size of step t (from 1) and the floor of its denominators, for all replicas or each."""
     root = (1 - BETA2**step) ** 0.5
     return lr * root / (1 - BETA1**step), EPSILON * root
 
 
-def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: Rates[Any]) -> tuple[Tensors, Moving]:
+def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: tuple[Any, Any]) -> tuple[Tensors, Moving]:
     """Take one step against the gradients."""
     size, floor = rates
     first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))

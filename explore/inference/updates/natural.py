@@ -1,7 +1,6 @@
-"""Natural-gradient variational inference: gradients, the update shared by several papers, and presets.
+"""Natural-gradient variational inference: gradients, the update that several papers share, and presets.
 
-Posteriors that differ from noisy K-FAC in the structure of the Fisher matrix alone are `NaturalGradient` with another
-`Structure`; those that order things in another way are `NaturalPosterior` with their own `update`.
+Posteriors with another structure of the Fisher matrix are `NaturalGradient`s; other updates are of `NaturalPosterior`.
 """
 
 from __future__ import annotations
@@ -73,10 +72,7 @@ class NaturalPosterior(GaussianPosterior):
         return self.weight_noise and progress >= self.warm_start
 
     def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Return the weights W for an update's gradients, samples of q or its mean, and the pass at them.
-
-        Each of the `parts` of this process's part of the batch has its own samples.
-        """
+        """Return weights W for gradients, samples of q (for each of the `parts`) or its mean, and the pass at them."""
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)
@@ -104,9 +100,7 @@ class NaturalState(NamedTuple):
 class NaturalGradient(NaturalPosterior):
     """q = N(M, (lambda/N) (F + gamma)^-1) with a structured Fisher matrix F (Zhang et al. 2017, eqs 6 to 9).
 
-    gamma = lambda / (N eta);  F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;
-    M <- M + alpha (F + gamma')^-1 V~, V~ the bias-corrected moving average of V. The defaults are the paper's for
-    regression, but for `adaptive_damping`.
+    F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;  M <- M + alpha (F + gamma')^-1 V~
     """
 
     beta: float = 0.001  # averaging rate of the Fisher matrix
@@ -185,10 +179,7 @@ class NaturalGradient(NaturalPosterior):
         return statistics
 
     def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
-        """Return the largest share, over layers, of the Fisher diagonal that is still its start.
-
-        An average with the rate beta keeps (1 - beta)^k of its start, which is much where gradients are small.
-        """
+        """Return the largest share, over layers, of the Fisher diagonal that is still its initial value."""
         k = int(state.common.step) // self.statistics_interval
         return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
 
@@ -198,7 +189,7 @@ class NaturalGradient(NaturalPosterior):
     def _curvature(
         self, state: NaturalState, forward: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
-        """Return F after the batch, F + gamma and F + gamma' (recomputed if due), and where that worked."""
+        """Return F after the batch, F + gamma and F + gamma' (recomputed if due), and the replicas where both exist."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
             taps = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
@@ -216,7 +207,7 @@ class NaturalGradient(NaturalPosterior):
         if not (self.adaptive_damping or self.extrinsic_damping):
             return sampling, sampling, ok
         raised = damping > 0
-        if not self.extrinsic_damping and tree.surely(~raised):
+        if not self.extrinsic_damping and tree.known_all_true(~raised):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
         # Each replica's bits are the same whether or not another one's damping is raised.
@@ -231,7 +222,7 @@ class NaturalGradient(NaturalPosterior):
         accepted |= ~finite  # no damping helps there, and the replica fails
         new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
         ok = ok | ~accepted
-        if tree.surely(accepted) or (int(old.common.step) + 2) % self.factor_interval == 0:
+        if tree.known_all_true(accepted) or (int(old.common.step) + 2) % self.factor_interval == 0:
             return new, ok
         # With factors of the old damping the same step would come again, and the damping would double without end.
         raised = _raised(self.gamma(new.common), new.damping)
@@ -257,8 +248,7 @@ def _raised(gamma: Dampings, damping: Float[Tensor, " R"]) -> Dampings:
 SMALL: dict[str, object] = {
     "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
 }  # fmt: skip
-"""The preset `small`, for a few dozen labels: whole-batch steps, and averages that forget their start within 1000 of
-them. Chosen by the test error of active learning with noisy K-FAC on Boston, seeds 7, 8, 9 and 100."""
+"""The preset `small`, for a few dozen labels; chosen by active learning with noisy K-FAC on Boston."""
 
 TABLE: dict[str, object] = {
     "epochs": 120, "batch_size": 64, "min_batches": 16, "samples": 2, "lr": 1.0, "lr_schedule": "linear",
@@ -268,10 +258,8 @@ TABLE: dict[str, object] = {
 }  # fmt: skip
 """The preset `default` of posteriors with Kronecker factors, for tables from some hundred rows on.
 
-Gradients are taken at the mean first, then at samples, in steps within a fraction of the posterior's deviation. Chosen
-for noisy K-FAC on validation parts of splits that no table reports: experiments/table_defaults. A prior twice as wide
-as the papers' predicts as well, and is less sure where there are no data. Training mostly at the mean is a little
-better on tables with little noise, and far worse on small ones with much.
+Chosen for noisy K-FAC on validation parts of splits that no table reports: experiments/table_defaults. A prior twice as
+wide as the papers' predicts as well, and is less sure where there are no data.
 """
 
 _FEW: dict[str, object] = TABLE | {"epochs": 300, "min_batches": 8, "prior_variance": 1.0}
@@ -283,10 +271,7 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
         250: TABLE,
     },
 }
-"""The same by units and rows, see `recommended_settings`. Chosen on Boston, Concrete, Yacht and Power.
-
-With more units the prior must be narrower, as few rows would be explained by noise alone.
-"""
+"""The same by units and rows, see `recommended_settings`; more units need a narrower prior. Chosen on UCI sets."""
 
 HUNDREDS = TABLE | {"prior_variance": 0.3}
 """The former preset for 64 to 250 rows, which settings by rows have replaced."""
@@ -301,9 +286,7 @@ IMAGE: dict[str, object] = {
 }  # fmt: skip
 """The preset `image` of posteriors with Kronecker factors, for image networks, from one epoch on.
 
-Averages forget their start, the identity, within some hundred steps. At the paper's rate (`paper-image`) it dominates
-the small gradients of later layers for thousands of steps. Steps and noise are smaller than the paper's. Chosen on
-validation parts of MNIST (LeNet-5) and of 5,000 images of CIFAR-10 (LeNet-5, VGG16s of quarter and half width). The
-best noise depends on the net: under a prior twice as wide the VGG16s are a little better, and the LeNet-5 is far too
-sure; twice the KL weight calibrates it better. The narrow prior keeps noise small where the likelihood says nothing.
+Averages forget their start within some hundred steps, in `paper-image` within thousands. Steps and noise are smaller
+than the paper's. Chosen on validation parts of MNIST (LeNet-5) and CIFAR-10 (LeNet-5, narrow VGG16s). Under a prior
+twice as wide the VGG16s are a little better, and the LeNet-5 is far too sure.
 """

@@ -1,14 +1,12 @@
 """Layers with separate weights for every example, see `explore.nets.protocols.Layer`.
 
-A layer with independent Gaussian weights, N(M, sigma^2), is applied to an example b at T positions, which share a draw
-of its weights:
+A layer with independent Gaussian weights, N(M, sigma^2), at T positions of an example b, which share its weights:
 
     T = 1    h_b  = a_b M + sqrt(a_b^2 sigma^2) o eps_b                          Kingma, Salimans, Welling (2015)
     T > 1    h_bt = a_bt M + [(a_bt o r_b) (sigma o E)] o s_b                    Flipout: Wen et al. (2018)
 
-with white noise eps_b of each example and E [I, O] of each sample, and random signs r_b of the inputs and s_b of the
-outputs. The signs do not change the distribution of an example's weights, M + sigma o E o r_b s_b^T, and make those of
-different examples uncorrelated.
+with white noise eps_b of each example and E [I, O] of each sample, and random signs r_b of inputs and s_b of outputs,
+which make the weights of different examples uncorrelated.
 """
 
 from __future__ import annotations
@@ -38,11 +36,7 @@ class Own:
 
 
 class Local:
-    """A layer with independent Gaussian weights, drawn for every example: M and sigma are [R, I, O].
-
-    With `apart` every position draws its own pre-activations, so that their means over T positions have up to T times
-    too little variance.
-    """
+    """A layer with Gaussian weights M, sigma [R, I, O], drawn for every example; `apart`: for every position, too."""
 
     def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng, apart: bool = False):
         self.mean, self.std, self.samples, self.rng, self.apart = mean, std, samples, rng, apart
@@ -75,10 +69,7 @@ class Local:
         return mean + variance.clamp_min(1e-20).sqrt() * noise
 
     def _flips(self, examples: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sigma o E, and the signs of inputs (or channels) [R, S, B, I] and of outputs [R, S, B, O].
-
-        E is [R, S, parts, I, O]: each part of a batch in this process has its own noise.
-        """
+        """Return sigma o E [R, S, parts, I, O], and the signs of inputs (or channels) and of outputs, [R, S, B, _]."""
         r, i, o = self.std.shape
         noise = self.rng.normal(r, self.samples, parallel.world().held, i, o)
         weights = self.std[:, None, None] * noise

@@ -1,7 +1,4 @@
-"""Nets at the mode of the posterior, the common part of `map`, `ensemble` and `mc-dropout`.
-
-They stand on the sample axis, [R, S, I, O]; each minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) with Adam.
-"""
+"""Nets at the mode of the posterior, [R, S, I, O]: Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) for each."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class PointEstimate(Predictive):
 
     epochs: int = 200
     lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
-    prior_variance: float | Literal["learned"] = 1.0  # eta, which these do not learn
+    prior_variance: float | Literal["learned"] = 1.0  # eta; point estimates do not learn it
 
     @property
     def nets(self) -> int:

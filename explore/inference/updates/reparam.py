@@ -4,8 +4,7 @@ A `Form` makes the weights of one layer from coordinates z with a Gaussian densi
 
     minimise  -E_q[log p(y | x, W(z))] + (lambda / N) KL(q(z) || N(0, eta))          per example, with Adam
 
-With the local reparameterisation every example has its own coordinates in training, the same at all positions of a
-layer, so that the noise averages out over a batch. KL and gain are those of q(z) and ignore the point estimates.
+KL and gain are those of q(z) and ignore the point estimates.
 """
 
 from __future__ import annotations
@@ -53,18 +52,11 @@ class Form(ABC):
 
     @abstractmethod
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
-        """Return means [R, I, O] and spreads of the coordinates, and the point estimates.
-
-        A spread is [R, I, O] with deviations softplus(spread), or [R, I O, I O], see `Triangular`.
-        """
+        """Return means [R, I, O], spreads and point estimates; deviations are softplus(spread), or see `Triangular`."""
 
     @abstractmethod
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
-        """Return the layer, and samples [R, ...] of its KL minus the Gaussian's.
-
-        Coordinates z are [R, S, I, O], or [R, S, B, I, O] with one draw for each example; `lead`, (R, S) or (R, S, B),
-        is the shape of other random numbers from `rng`.
-        """
+        """Return the layer of coordinates z [R, S, (B,) I, O], and samples [R, ...] of its KL minus the Gaussian's."""
 
 
 class Factorised(Form):
@@ -145,10 +137,8 @@ class ReparamState(NamedTuple):
 class Reparameterised(GaussianPosterior):
     """A Gaussian over coordinates that weights are made of.
 
-    `reparameterisation` says where coordinates are drawn anew in training. "auto": for every example, which is unbiased
-    and has little noise; "weights": for every sample; "local": for every example and, where weights are Gaussian, every
-    position of a layer (Kingma et al. 2015, as often used for convolutions). With "local", noise averages out over
-    positions that meet before the output, which noise of weights does not, so that learnt deviations are too large.
+    `reparameterisation` says where coordinates are drawn in training. "auto": for every example; "weights": for every
+    sample; "local": also for every position of a Gaussian layer, which makes learnt deviations too large.
     """
 
     samples: int = 10  # S, samples a step
@@ -163,10 +153,7 @@ class Reparameterised(GaussianPosterior):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.net.trained and not self.over_weights:
-            raise InputError(
-                f"{type(self).__name__} makes weights of coordinates that a module does not have; leave "
-                "trained=True out of Net"
-            )
+            raise InputError(f"{type(self).__name__} cannot start from a module's weights; leave out trained=True")
 
     @property
     @abstractmethod
@@ -259,16 +246,14 @@ class Reparameterised(GaussianPosterior):
             gradients = torch.autograd.grad(log_prob.sum(), copies)
         # As if each tensor of coordinates were the weights of a layer whose one input is 1.
         one = torch.ones_like(out[:, :1, :, :1]).unsqueeze(4)
-        flat = tuple(map(_flat_block, sum(state.mean, ()), sum(state.spread, ())))
-        return Blocks(flat), tuple(Taps(one, g.flatten(3).unsqueeze(3)) for g in gradients)
+        rows = [(m.flatten(1).unsqueeze(1), s) for m, s in zip(sum(state.mean, ()), sum(state.spread, ()), strict=True)]
+        flat = [_block(m, s.view_as(m) if s.numel() == m.numel() else s) for m, s in rows]
+        return Blocks(tuple(flat)), tuple(Taps(one, g.flatten(3).unsqueeze(3)) for g in gradients)
 
     def _build(
         self, state: ReparamState, lead: tuple[int, ...], rng: Rng, coordinates: Tensors | None = None
     ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"] | float]:
-        """Return the layers and the excess of the KL, at coordinates or with new ones for each example, (R, S, B).
-
-        A form that is not `fresh` draws pre-activations in place of coordinates.
-        """
+        """Return the layers and the excess of the KL, at coordinates, or with new ones of shape `lead` + [I, O]."""
         remaining, layers = iter(coordinates or ()), list[Layer]()
         excess: Tensor | float = 0.0
         for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
@@ -299,12 +284,6 @@ def spread_of(mean: Tensor, std: float, full: bool = False) -> Tensor:
 
 def _block(mean: Tensor, spread: Tensor) -> Diagonal | Triangular:
     return Diagonal(F.softplus(spread) ** -2) if spread.shape == mean.shape else Triangular.of(spread)
-
-
-def _flat_block(mean: Tensor, spread: Tensor) -> Diagonal | Triangular:
-    """Return the block of the same coordinates in one row, [R, 1, I O]."""
-    row = mean.flatten(1).unsqueeze(1)
-    return _block(row, spread.view_as(row) if spread.shape == mean.shape else spread)
 
 
 def _sample_of(mean: Tensor, spread: Tensor, counts: tuple[int, ...], rng: Rng) -> Tensor:

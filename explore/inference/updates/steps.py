@@ -16,8 +16,7 @@ from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, LayerTaps, Means, NormTaps, State, Taps, Weights
 from explore.execution import parallel
-from explore.inference.base import Common, Predictive
-from explore.inference.common import advance_norms
+from explore.inference.base import Common, Predictive, advance_norms
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, Pullback
 
 Fisher = Literal["true", "empirical", "exact"]
@@ -50,10 +49,7 @@ def train_pass(
     batch: Batch,
     forward: Callable[..., tuple[Tensor, Pullback]] | None = None,
 ) -> Pass:
-    """Run the net at S samples of its weights and noise, and take the log-likelihood's gradients.
-
-    `forward` replaces `net.train_forward`.
-    """
+    """Run the net in training mode (or by `forward`) at S samples, and take the likelihood's gradients."""
     out, pullback = (forward or posterior.net.train_forward)(posterior.layers(state, weights), batch.x)
     y = batch.y.unsqueeze(1)
     nll = parallel.mean(-posterior.likelihood.log_prob(noise, out, y).mean((1, 2)))
@@ -73,11 +69,7 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
 def forward_in_parts(
     net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
-    """Run a pass in training mode in which each part of the batch has its own weight samples, as with workers.
-
-    There are K weight samples for each of the parts, part by part, or one for all. The outputs of each example are of
-    its part's samples; the taps have parts * K samples of B / parts examples, whose mean is that over all.
-    """
+    """Run a pass with K samples for each part of the batch; the taps have parts * K samples of B / parts examples."""
     if parts == 1:
         return net.train_forward(weights, x)
     every = [w.expand(-1, parts, -1, -1) if w.shape[1] == 1 else w for w in weights]
@@ -112,9 +104,8 @@ def _join(x: Tensor, parts: int) -> Tensor:
 def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -> tuple[Taps, ...]:
     """Return gradients whose mean outer product over samples and examples is the Fisher matrix.
 
-    "exact" takes a pullback for each output and gives the generalised Gauss-Newton matrix: the Hessian, where the net
-    is linear in its weights. With batch normalisations, where examples meet, it is an unbiased estimate: random signs
-    keep the roots of different examples, which are independent under the model, from adding up.
+    "exact" takes a pullback for each output and gives the generalised Gauss-Newton matrix. With batch normalisations,
+    where examples meet, random signs keep the roots of different examples from adding up, so that it is unbiased.
     """
     if kind == "empirical":
         return forward.taps
@@ -147,9 +138,8 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
     """Scale a direction d, with the image F d, so that lr^2 d^T F d stays within a limit; None: there is no limit.
 
-    This is K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
-    approximations, 2017, Section 5): to second order, twice the KL divergence between the predictions before and after
-    the step, in nats an example.
+    K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
+    approximations, 2017, Section 5): to second order twice the KL between predictions before and after, an example.
     """
     if limit is None:
         return direction
@@ -158,14 +148,10 @@ def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) ->
 
 
 def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
-    """Return the limit of `clipped` by the settings `kl_clip` (of predictions) and `trust_region` (of q).
-
-    A step lr d moves q = N(M, scale (F + gamma)^-1) by lr^2 d^T (F + gamma) d / (2 scale) nats. As scale is lambda / N,
-    the steps within q's deviation get shorter with more examples.
-    """
+    """Return the limit of `clipped` by `kl_clip` (of predictions) and `trust_region` (of q, in nats)."""
     if trust_region is None:
         return kl_clip
-    limit = 2 * scale * trust_region
+    limit = 2 * scale * trust_region  # as a step moves q by lr^2 d^T (F + gamma) d / (2 scale) nats
     if kl_clip is None:
         return limit
     return limit.clamp_max(kl_clip) if isinstance(limit, Tensor) else min(limit, kl_clip)
@@ -176,9 +162,8 @@ def adapt(
 ) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
     """Return the damping after a step (Levenberg-Marquardt), and which replicas accept the step.
 
-    Martens and Grosse (2015, Section 6.5) compare a step's gain with the quadratic model's. That ratio says little for
-    a batch's gradient and a moving average; so `overshoot` compares the curvature along the step d, d^T H d, with its
-    descent -d^T v at the start: 1 at the minimum along the line, 2 for a step that ends as high as it began.
+    In place of the gains that Martens and Grosse (2015, Section 6.5) compare, `overshoot` compares the curvature d^T H
+    d with the descent -d^T v: 1 at the minimum along the line, 2 where the step ends as high as it began.
     """
     accepted = overshoot < 2  # never, where it is not a number
     factor = torch.ones_like(damping)
@@ -218,10 +203,7 @@ def power_decay(step: int, power: float) -> float:
 def end_update(
     posterior: Predictive, forward: Pass, new: State, old: State, kl_weight: Number = 1.0, ok: Tensor | None = None
 ) -> tuple[State, Info]:
-    """Return the new state, with a `common` that has learnt from the pass too, and numbers to log.
-
-    `kl_weight` is lambda in the likelihood's own posterior. Replicas that failed, or are not `ok` [R], are frozen.
-    """
+    """Return the new state, whose `common` has learnt from the pass, and numbers to log; freeze failed replicas."""
     common = advance(old.common, posterior, forward.out, forward.y, forward.taps.norms, kl_weight)
     return settle(new._replace(common=common), old, ok), {"nll": forward.nll}
 
@@ -238,10 +220,7 @@ def advance(
 
 
 def settle(new: State, old: State, ok: Tensor | None = None) -> State:
-    """Return `new`, with every replica that failed frozen at `old` and marked as not alive.
-
-    A replica has failed where a number of its state is not finite, or where `ok` [R] is False.
-    """
+    """Return `new`; replicas with numbers that are not finite, or not `ok` [R], are frozen at `old` and not alive."""
     alive = old.common.alive if ok is None else old.common.alive & ok
     before = {id(leaf) for leaf in tree.tensors(old)}
     # What stands in several places is looked at once.

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from explore.core.errors import InputError
 from explore.core.rng import Rng
-from explore.nets.likelihoods.base import Parameterless
-from explore.nets.protocols import Noise
+from explore.nets.protocols import Noise, Parameterless
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Bernoulli(Parameterless):
     def mean(self, out: Tensor) -> Float[Tensor, "R S B C"]:
         """Probabilities of the classes 0 and 1."""
         if out.shape[-1] != 1:
-            raise InputError(f"Bernoulli takes a network with one output; this one has {out.shape[-1]}")
+            raise InputError(f"Bernoulli expects a network with one output; got {out.shape[-1]}")
         p = out.sigmoid()
         return torch.cat([1 - p, p], -1)
 

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.rng import Rng
-from explore.nets.likelihoods.base import Parameterless
-from explore.nets.protocols import Noise
+from explore.nets.protocols import Noise, Parameterless
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Real numbers with Gaussian noise, of one unknown precision for each output.
 
-`phi` is a Gamma distribution over each precision. Targets have a sample axis here: those of the data come as
-[R, 1, B, O], those sampled from the model as [R, S, B, O].
+Targets have a sample axis: those of the data come as [R, 1, B, O], those sampled from the model as [R, S, B, O].
 """
 
 from __future__ import annotations
@@ -29,13 +28,10 @@ class Gamma(NamedTuple):
 class Gaussian:
     """Independent Gaussian noise, of an unknown precision tau for each output (of standardised targets).
 
-    q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda) for
-    each output (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it,
-    which is stochastic natural-gradient ascent for this conjugate pair.
-
-    Prior Gam(6, 6): Zhang et al. 2017, Appendix C.1; it weighs as much as 12 points of unit residual. Gam(1, 0.01),
-    with which the presets for tables were chosen, says next to nothing; `explore.posterior(name, net, "gaussian",
-    preset)` takes the one that goes with the preset.
+    q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda)
+    (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it. The prior
+    Gam(6, 6) is that of Zhang et al. 2017, Appendix C.1; presets for tables were chosen with Gam(1, 0.01), which says
+    next to nothing.
     """
 
     noise_std: float | None = None  # a known noise standard deviation instead of q(tau)
@@ -87,10 +83,8 @@ class Gaussian:
 
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
         if noise.shape[-1] != (outputs := out.shape[-1]):
-            raise InputError(
-                f"the network has {outputs} outputs, and its last layer {noise.shape[-1]}; say so by "
-                f"Net(module, outputs={outputs})"
-            )
+            last = f"the network returns {outputs} outputs, but its last layer has {noise.shape[-1]}"
+            raise InputError(f"{last}; pass outputs={outputs} to Net")
         tau = noise.unsqueeze(2)
         normaliser = 0.5 * (tau / (2 * math.pi)).log()
         return torch.addcmul(normaliser, tau, _residual(y, out).square(), value=-0.5).sum(-1)
@@ -131,7 +125,7 @@ def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor
 
 
 def _residual(y: Tensor, out: Tensor) -> Tensor:
-    """Targets minus outputs; a target of another width would broadcast."""
+    """Subtract outputs from targets; refuse other widths, which would broadcast."""
     if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
-        raise InputError(f"targets come as [..., {out.shape[-1]}], as the network's outputs; got {list(y.shape)}")
+        raise InputError(f"targets must have shape [..., {out.shape[-1]}] like the outputs; got {list(y.shape)}")
     return y - out

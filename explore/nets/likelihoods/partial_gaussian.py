@@ -15,10 +15,7 @@ from explore.nets.likelihoods.gaussian import Gamma, Gaussian, half_count
 
 @dataclass(frozen=True)
 class PartialGaussian(Gaussian):
-    """Gaussian noise of several targets; NaN marks an unmeasured target, from which nothing is learnt.
-
-    Its residual is zero, and it counts neither in the likelihood nor in what is learnt of the noise of its output.
-    """
+    """Gaussian noise of several targets; NaN marks an unmeasured target, from which nothing is learnt."""
 
     partial: ClassVar[bool] = True
 

@@ -43,9 +43,8 @@ class Slot(nn.Module, ABC):
 
     def __getattr__(self, name: str) -> Any:
         if name in TENSORS:
-            raise InputError(
-                f"{self.called}: a forward may only call layers, as weights come with every sample; it reads {name}"
-            )
+            why = f"forward() reads its {name}, but weights are sampled outside the layer"
+            raise InputError(f"{self.called}: {why}; call the layer instead")
         return super().__getattr__(name)  # an AttributeError, which torch and hasattr rely on
 
     def extra_repr(self) -> str:
@@ -57,15 +56,13 @@ class Slot(nn.Module, ABC):
 
     def forward(self, a: Tensor) -> Tensor:
         if self._used:
-            raise InputError(f"{self.called} is used twice in one forward pass; give each use its own layer")
+            raise InputError(f"{self.called} is used twice in one forward pass; use a separate layer for each")
         self._used = True
         if len(a) != math.prod(self._lead_in):
-            raise InputError(
-                f"{self.called} gets {len(a)} inputs for {math.prod(self._lead_in)} examples; "
-                "these must stay on the first axis"
-            )
+            sizes = f"a batch of {len(a)}; expected {math.prod(self._lead_in)}"
+            raise InputError(f"{self.called} received {sizes}: keep the examples on the first axis")
         if wrong := self.misfit(a.shape[1:]):
-            raise InputError(f"{self.called} takes {wrong}; an example comes to it as {list(a.shape[1:])}")
+            raise InputError(f"{self.called} expects {wrong}; got an example of shape {list(a.shape[1:])}")
         return self._run(a)
 
     def call(self) -> Any:
@@ -75,12 +72,9 @@ class Slot(nn.Module, ABC):
         return self._call
 
     @abstractmethod
-    def misfit(self, shape: torch.Size) -> str:
-        """The input shape that this layer needs, if an example has another one; else nothing."""
-
+    def misfit(self, shape: torch.Size) -> str: ...  # the input shape that is needed, if an example has another one
     @abstractmethod
-    def _run(self, a: Tensor) -> Tensor:
-        """The layer's output, folded."""
+    def _run(self, a: Tensor) -> Tensor: ...  # the layer's output, folded
 
 
 class _Unreadable(dict[str, Any]):
@@ -91,9 +85,9 @@ class _Unreadable(dict[str, Any]):
         self._layer = layer
 
     def items(self) -> Any:
+        advice = "take device and dtype from the input, and call the layer instead"
         raise InputError(
-            "a forward may only call layers, as weights come with every sample; it asks for the parameters of "
-            f"{self._layer}: take the device and the type of its input in place of theirs"
+            f"forward() reads the parameters of {self._layer}, but weights are sampled outside it; {advice}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -125,7 +119,7 @@ class WeightSlot(Slot):
         """(input, tap) of the last pass."""
         call = super().call()
         if call[0]._version != self._version:  # the gradient would be paired with the wrong input
-            raise InputError(f"the input of {self.called} is changed in place after its use; write x = x + y")
+            raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
         return call
 
     def _run(self, a: Tensor) -> Tensor:
@@ -138,24 +132,17 @@ class WeightSlot(Slot):
         return tap.clone()  # later layers may change their input in place (ReLU(inplace=True), x += y)
 
     @abstractmethod
-    def apply_matrix(self, a: Tensor) -> Tensor:
-        """The pre-activation, folded."""
-
+    def apply_matrix(self, a: Tensor) -> Tensor: ...  # the pre-activation, folded
     @abstractmethod
-    def examples(self, a: Tensor, lead: Lead) -> Tensor:
-        """The layer's folded input as [R, S or 1, B, T, I]."""
+    def examples(self, a: Tensor, lead: Lead) -> Tensor: ...  # the layer's folded input as [R, S or 1, B, T, I]
+    @abstractmethod
+    def positions(self, g: Tensor, lead: Lead) -> Tensor: ...  # unfold a pre-activation's gradient to [R, S, B, T, O]
+    @abstractmethod
+    def fold(self, h: Tensor, a: Tensor) -> Tensor: ...  # a pre-activation [R, S, B, T, O] as the module expects it
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
         """A function from gradients [R, S, B, T, O] to the layer's taps."""
         return partial(Taps, self.examples(a, lead))
-
-    @abstractmethod
-    def positions(self, g: Tensor, lead: Lead) -> Tensor:
-        """Unfold a pre-activation's gradient to [R, S, B, T, O]."""
-
-    @abstractmethod
-    def fold(self, h: Tensor, a: Tensor) -> Tensor:
-        """A pre-activation [R, S, B, T, O] in the shape that the module expects of this layer."""
 
     def apply_callable(self, a: Tensor) -> Tensor:
         return self.fold(self._layer(self.examples(a, self._lead_in)), a)
@@ -178,17 +165,14 @@ class LinearSlot(WeightSlot, nn.Linear):
         """[(R S B), ..., C] -> [(R S B), ..., O]."""
         w, (r, s, b) = self._layer, self._lead
         if r == 1 and not self._taps and not torch.is_grad_enabled():
-            h = self._predicted(a, w[0])
+            # S matrices [S, I, O] read shared inputs where they are, and no output has to be moved.
+            h = self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(s, -1, -1), w[0])
         elif self._lead_in == self._lead:
             h = self._affine(a.reshape(r * s, -1, a.shape[-1]), w.flatten(0, 1))  # [(R S), I, O]
         else:
             h = self._affine(a.reshape(r, -1, a.shape[-1]), w.transpose(1, 2).flatten(2))  # [R, (B ...), (S O)]
             h = h.unflatten(2, (s, -1)).transpose(1, 2)
         return h.reshape(r * s * b, *a.shape[1:-1], self.outputs)
-
-    def _predicted(self, a: Tensor, w: Tensor) -> Tensor:
-        """The same by S matrices [S, I, O]: they read shared inputs where they are, and no output has to be moved."""
-        return self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(len(w), -1, -1), w)
 
     def _affine(self, a: Tensor, w: Tensor) -> Tensor:
         return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)
@@ -212,9 +196,7 @@ class NormSlot(Slot):
     def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str):
         super().__init__(layer, name)
         if not layer.track_running_stats or layer.momentum is None:
-            raise InputError(
-                f"{self.called}: batch normalisations must have track_running_stats=True and a momentum in numbers"
-            )
+            raise InputError(f"{self.called} needs track_running_stats=True and a numeric momentum")
         self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
 
     @staticmethod
@@ -238,7 +220,7 @@ class NormSlot(Slot):
         z = a.unflatten(0, (r * s, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), ...]
         if self._train:
             if b * z[0, 0].numel() < 2:
-                raise InputError(f"{self.called}: one number a channel cannot be normalised; give more examples")
+                raise InputError(f"{self.called}: cannot normalise a single value per channel; use a larger batch")
             # With a momentum of 1 these become the batch's own.
             mean, variance = mean.detach().clone(), variance.detach().clone()
         h = F.batch_norm(z, mean, variance, scale, shift, self._train, 1.0, self.norm.eps)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
 from explore.core.errors import InputError
-from explore.core.patch_products import products
 from explore.core.shapes import Taps
 from explore.nets.slots.base import Lead, WeightSlot
 
@@ -28,10 +28,8 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         allowed = {"groups": layer.groups == 1, "padding_mode": layer.padding_mode == "zeros"}
         allowed["padding"] = not isinstance(layer.padding, str)
         if wrong := [f"{key}={getattr(layer, key)!r}" for key, right in allowed.items() if not right]:
-            raise InputError(
-                f"{self.called} has {' and '.join(wrong)}; convolutions must have groups=1, zero padding "
-                "(padding_mode='zeros') and padding given in numbers"
-            )
+            allowed_settings = "groups=1, padding_mode='zeros' and numeric padding"
+            raise InputError(f"{self.called} has {' and '.join(wrong)}; Conv2d layers need {allowed_settings}")
         self.pad: tuple[int, ...] = layer.padding  # type: ignore[assignment]
         self.inputs = self.in_channels * self.kernel_size[0] * self.kernel_size[1] + self.has_bias
         self.outputs = self.out_channels
@@ -45,10 +43,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self._convolved(a, self._layer.flatten(0, 1), self._lead_in[0] * self._lead_in[1])
 
     def apply_callable(self, a: Tensor) -> Tensor:
-        """A layer that says what it is `through` products with matrices needs no patches, where R = 1.
-
-        Nor does one that says the matrices of all examples, where their kernels are smaller than the patches.
-        """
+        """Apply a layer by products with matrices where R = 1, by smaller matrices of all examples, or by patches."""
         of_examples = getattr(self._layer, "of_examples", None)
         if of_examples and self._layer.samples == 1 and self._by_examples(a):
             return self._convolved(a, of_examples().flatten(0, 1), len(a))
@@ -105,10 +100,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return patches.permute(1, 2, 0).unflatten(0, lead)
 
     def _patches(self, a: Tensor) -> Tensor:
-        """[N, C, H, W] -> [I, N, T] by one copy, several times as fast as torch's `unfold`, which goes by examples.
-
-        Each input is a row, so that examples and positions merge for free.
-        """
+        """[N, C, H, W] -> [I, N, T] by one copy, several times as fast as torch's `unfold`, which goes by examples."""
         (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
         count, channels = a.shape[:2]
@@ -142,7 +134,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
     def _second_moment(self, a: Tensor, lead: Lead) -> Tensor:
         """[(R S B), C, H, W] -> [R, I, I]."""
         x = a.unflatten(0, lead).flatten(1, 2)
-        return products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
+        return patch_products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
 
     def _mean_patches(self, a: Tensor, lead: Lead) -> Tensor:
         """[(R S B), C, H, W] -> [R, S, B, I], by sums over rows and then over columns."""
@@ -202,3 +194,74 @@ class Patches(torch.autograd.Function):
         slot, height_width = ctx.slot, ctx.shape[-2:]
         patches = grad[: slot.inputs - slot.has_bias].transpose(0, 1)  # [N, I, T]
         return F.fold(patches, height_width, slot.kernel_size, slot.dilation, slot.pad, slot.stride), None
+
+
+# The second moment of patches ------------------------------------------------------------------------------
+
+Pair = tuple[int, ...]
+"""Down and across."""
+
+
+def patch_products(
+    x: Float[Tensor, "R N C height width"], kernel: Pair, pad: Pair, one: bool
+) -> Float[Tensor, "R I I"]:
+    """Return the sum over N and positions of a a^T, for patches a with stride 1 that end with 1 where `one` is set.
+
+    For two places u, v of the kernel it is that of x_c(t + u) x_c'(t + v) over positions t, and so, with s = t + u and
+    d = v - u, of x_c(s) x_c'(s + d) over a box. Pairs of shifted images are multiplied once for each d up to its sign.
+    """
+    r, n, c, h, w = x.shape
+    places = kernel[0] * kernel[1]
+    sides = tuple(size + 2 * p - k + 1 for size, p, k in zip((h, w), pad, kernel, strict=True))
+    # Beyond the last position come zeros, so that all shifted images have as many rows as those they are multiplied by.
+    images = x.new_zeros(h * w + kernel[1] - 1, r, c, n)
+    images[: h * w].unflatten(0, (h, w)).copy_(x.permute(3, 4, 0, 2, 1))
+    sums = dict(_blocks(images, (h, w), kernel, pad, sides))
+    zero = x.new_zeros(r, c, c)
+    blocks = [
+        sums[i, j] if (i, j) in sums else sums[j, i].mT if (j, i) in sums else zero
+        for i, j in product(range(places), repeat=2)
+    ]
+    whole = x.new_empty(r, c * places + one, c * places + one)
+    inner = whole[:, : c * places, : c * places].unflatten(2, (c, places)).unflatten(1, (c, places))
+    inner.permute(2, 4, 0, 1, 3).copy_(torch.stack(blocks).unflatten(0, (places, places)))
+    if one:
+        summed = x.sum(1)
+        down, across = (
+            [_box(size, place, p, side) for place in range(k)]
+            for size, k, p, side in zip((h, w), kernel, pad, sides, strict=True)
+        )
+        edge = [summed[:, :, slice(*i), slice(*j)].sum((2, 3)) for i in down for j in across]
+        whole[:, -1, :-1] = whole[:, :-1, -1] = torch.stack(edge, 2).flatten(1)
+        whole[:, -1, -1] = n * sides[0] * sides[1]
+    return whole
+
+
+def _box(size: int, place: int, pad: int, side: int, apart: int = 0) -> Pair:
+    """First and one past the last s = t + u on an axis, over positions t, for which s and s + d are in the image."""
+    first = place - pad
+    start = max(0, first, -apart)
+    return start, max(start, min(size, first + side, size - apart))
+
+
+def _blocks(
+    images: Float[Tensor, "P R C N"], size: Pair, kernel: Pair, pad: Pair, sides: Pair
+) -> Iterator[tuple[Pair, Float[Tensor, "R C C"]]]:
+    """The sums for ordered pairs of places (numbered row by row): first <= second."""
+    (h, w), (high, wide) = size, kernel
+    r, c = images.shape[1:3]
+    for down in range(min(high, h)):
+        for across in range(max(1 - wide, 1 - w) if down else 0, min(wide, w)):
+            # Where a row runs over into the next one no box has a position.
+            shift, count = down * w + across, (h - down) * w
+            image, shifted = images[:count], images[shift : shift + count]
+            each = torch.bmm(image.flatten(0, 1), shifted.flatten(0, 1).mT).view(h - down, -1)
+            over_rows: dict[Pair, Tensor] = {}
+            sums: dict[tuple[Pair, Pair], Tensor] = {}
+            for i, j in product(range(high - down), range(max(0, -across), min(wide, wide - across))):
+                box = rows, columns = _box(h, i, pad[0], sides[0], down), _box(w, j, pad[1], sides[1], across)
+                if rows not in over_rows:
+                    over_rows[rows] = each[slice(*rows)].sum(0).view(w, -1)
+                if box not in sums:
+                    sums[box] = over_rows[rows][slice(*columns)].sum(0).view(r, c, c)
+                yield (i * wide + j, (i + down) * wide + j + across), sums[box]

@@ -6,8 +6,7 @@
     env = VIMEVecEnv(env, eta=0.001)                                           # any algorithm: step by step
     PPO("MlpPolicy", env).learn(500_000, VIMELog(env.bonus))
 
-`rollout/ep_rew_mean` is the environment's own return in all of them, as long as episodes are monitored inside of the
-bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitored` does.
+`rollout/ep_rew_mean` is the environment's own return where episodes are monitored inside of the bonus, see `monitored`.
 """
 
 from explore.vime.sb3.callbacks import Episodes as Episodes

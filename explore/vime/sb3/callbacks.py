@@ -16,9 +16,8 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor
 
 from explore.core.errors import InputError
-from explore.vime.bonus import RolloutBonus, Transitions
 from explore.vime.env_wrappers import RETURNS, Sums, following
-from explore.vime.reward import IntrinsicReward
+from explore.vime.reward import IntrinsicReward, RolloutBonus, Transitions
 from explore.vime.sb3.wrappers import check_rewards, check_wrapped, last_observations
 from explore.vime.spaces import Array
 
@@ -43,10 +42,7 @@ class Episodes(Sums):
 
 
 class VIMELog(BaseCallback):
-    """Logs the bonus of a wrapper or a replay buffer: `vime/` tags and, for a wrapper, two means over episodes.
-
-    `rollout/ep_extrinsic_mean` is the return without the bonus, `rollout/ep_intrinsic_mean` the sum of the bonus alone.
-    """
+    """Logs the bonus of a wrapper or a replay buffer, `vime/`, and returns of a wrapper, `rollout/ep_..._mean`."""
 
     def __init__(self, bonus: IntrinsicReward):
         super().__init__()
@@ -69,28 +65,24 @@ class VIMELog(BaseCallback):
 
     def _on_training_end(self) -> None:
         if not self._bonus.paid:
-            warnings.warn(
-                f"the bonus was 0 throughout: it is paid after a batch of `interval` transitions "
-                f"({self._bonus.settings.interval}) with which `minimum` ({self._bonus.dynamics_settings.minimum}) are "
-                f"stored, and {self._bonus.replay.total} were",
-                stacklevel=2,
-            )
+            bonus = self._bonus
+            start = f"the batch of `interval` ({bonus.settings.interval}) transitions that brings the replay to"
+            counts = f"`minimum` ({bonus.dynamics_settings.minimum}); {bonus.replay.total} were stored"
+            advice = "train longer, or lower `interval` or `minimum`"
+            warnings.warn(f"the bonus was always 0: it starts after {start} {counts}; {advice}", stacklevel=2)
 
 
 class VIMECallback(BaseCallback):
     """VIME for on-policy algorithms, in the order of the paper.
 
     When a rollout is complete, the model of the rollouts before scores its transitions, the bonus joins the rewards of
-    the rollout buffer, returns and advantages are computed again, and the model learns.
+    the rollout buffer, returns and advantages are computed again, and the model learns. Wrappers that normalise
+    rewards, or observations inside the environments, are refused when training begins.
 
     Args:
-        bonus: the attribute `bonus`, to continue with: an `IntrinsicReward` or another `RolloutBonus`; None: a new one.
+        bonus: an `IntrinsicReward` or another `RolloutBonus` to continue with; None: a new one.
         seed: root of a new one's random numbers; None: the algorithm's seed, or 0 if it has none.
-        settings: of `IntrinsicReward`, for a new one.
-
-    Raises:
-        InputError: for settings given with a bonus, and `interval`; when training begins, for wrappers that normalise
-            rewards beside it, or observations inside the environments.
+        settings: of `IntrinsicReward`, for a new one; without `interval`.
     """
 
     bonus: Any  # of the given type; only `RolloutBonus` is required
@@ -98,11 +90,9 @@ class VIMECallback(BaseCallback):
     def __init__(self, bonus: RolloutBonus | None = None, *, seed: int | None = None, **settings: Any):
         super().__init__()
         if bonus is not None and settings:
-            raise InputError(f"{min(settings)} is a setting of a fresh bonus; the one given has its own")
+            raise InputError(f"{min(settings)} applies to a new bonus only; leave it out, or leave bonus out")
         if "interval" in settings:
-            raise InputError(
-                "interval is for a bonus that is paid step by step; VIMECallback's model learns every rollout"
-            )
+            raise InputError("interval does not apply to VIMECallback, which learns after every rollout; leave it out")
         self._seed, self._settings = seed, settings
         if bonus is not None:
             self.bonus = bonus
@@ -113,10 +103,8 @@ class VIMECallback(BaseCallback):
             raise InputError(f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use {other}")
         env, normalise = self.training_env, self.model.get_vec_normalize_env()
         if normalise is not None and normalise.observation_space != env.observation_space:
-            raise InputError(
-                f"{type(env).__name__} around VecNormalize changes the observations, of which VecNormalize keeps the "
-                "raw ones; put VecNormalize around it"
-            )
+            inner = type(env).__name__
+            raise InputError(f"{inner} changes observations outside VecNormalize; put VecNormalize around {inner}")
         check_rewards(normalise)
         check_wrapped(env)
         if not hasattr(self, "bonus"):
@@ -150,10 +138,8 @@ class VIMECallback(BaseCallback):
             self._unpaid()
 
     def _unpaid(self) -> None:
-        warnings.warn(
-            "the bonus was 0 throughout: it is paid after a rollout with which `minimum` transitions are stored",
-            stacklevel=2,
-        )
+        start = "it starts after the rollout that brings the stored transitions to `minimum`"
+        warnings.warn(f"the bonus was always 0: {start}; train longer, or lower `minimum`", stacklevel=2)
 
     def _on_rollout_start(self) -> None:
         self._steps: list[tuple[Array, ...]] = []
@@ -176,10 +162,7 @@ class VIMECallback(BaseCallback):
         return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
 
     def _last_values(self) -> Tensor:
-        """The critic's values of the observations after the rollout.
-
-        Algorithms of sb3_contrib do not tell callbacks.
-        """
+        """Return the critic's values of the observations after the rollout; sb3_contrib does not tell them."""
         policy: Any = self.model.policy
         observations = obs_as_tensor(self.locals["new_obs"], self.model.device)
         with torch.no_grad():

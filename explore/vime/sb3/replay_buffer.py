@@ -14,8 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 
 from explore.core.errors import InputError
-from explore.vime.bonus import Transitions
-from explore.vime.reward import IntrinsicReward
+from explore.vime.reward import IntrinsicReward, Transitions
 from explore.vime.sb3.wrappers import check_rewards
 from explore.vime.spaces import Array
 
@@ -36,17 +35,9 @@ class _Rewards:
 class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus when transitions are sampled: the model's current gain from them.
 
-    A bonus stored with the transition would be stale: the model may have learnt since what was new then. Beside
-    VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them.
-
-    It takes the arguments of `ReplayBuffer`, `settings` of `IntrinsicReward` (the attribute `bonus`), and `seed`, the
-    root of the bonus's random numbers; by default it is taken, without a draw, from NumPy's generator, which an
-    algorithm's seed sets.
-
-    Raises:
-        InputError: for observations that are dictionaries (VIMEDictReplayBuffer and VIMEHerReplayBuffer: for others),
-            and for `optimize_memory_usage`, which stores no observation that an episode ended with; when it is sampled,
-            beside a VecNormalize that normalises rewards.
+    It takes the arguments of `ReplayBuffer` except `optimize_memory_usage`, `settings` of `IntrinsicReward` (the
+    attribute `bonus`), and `seed`, the root of the bonus's random numbers, by default from NumPy's generator. Beside
+    VecNormalize, which must not normalise rewards, last observations are those that its `clip_obs` has left.
     """
 
     _more: ClassVar[tuple[str, ...]] = ()  # names of further arguments
@@ -66,16 +57,15 @@ class VIMEReplayBuffer(ReplayBuffer):
     ):
         name = type(self).__name__
         if isinstance(observation_space, spaces.Dict) and not isinstance(self, DictReplayBuffer):
-            raise InputError(
-                f"{name} takes no dictionaries of observations; use VIMEDictReplayBuffer, flatten them, or take an "
-                "on-policy algorithm (ppo, trpo)"
-            )
+            advice = "use VIMEDictReplayBuffer, flatten them, or use an on-policy algorithm (ppo, trpo)"
+            raise InputError(f"{name} does not support Dict observations; {advice}")
         if isinstance(self, DictReplayBuffer) and not isinstance(observation_space, spaces.Dict):
-            raise InputError(f"{name} takes dictionaries of observations alone; use VIMEReplayBuffer")
+            raise InputError(f"{name} supports Dict observations only; use VIMEReplayBuffer")
         if optimize_memory_usage:
-            raise InputError("optimize_memory_usage=True keeps no last observations of episodes; leave it out")
+            why = "it drops the last observations of episodes, which the bonus needs"
+            raise InputError(f"optimize_memory_usage=True is not supported: {why}; leave it out")
         if {"n_steps", "gamma"} & settings.keys() - set(self._more):
-            raise InputError(f"{name} gives single steps; use VIMENStepReplayBuffer for n_steps")
+            raise InputError(f"{name} does not support n_steps and gamma; use VIMENStepReplayBuffer")
         more = {key: settings.pop(key) for key in self._more if key in settings}
         super().__init__(
             buffer_size, observation_space, action_space, device=device, n_envs=n_envs,
@@ -132,19 +122,13 @@ class VIMEDictReplayBuffer(VIMEReplayBuffer, DictReplayBuffer):
 
 
 class VIMENStepReplayBuffer(VIMEReplayBuffer, NStepReplayBuffer):
-    """`VIMEReplayBuffer` for returns of `n_steps` steps: each step of a return has its bonus.
-
-    Give it `n_steps` and `gamma` in `replay_buffer_kwargs`.
-    """
+    """`VIMEReplayBuffer` for returns of `n_steps` steps: each has its bonus; give it `n_steps` and `gamma`."""
 
     _more = ("n_steps", "gamma")
 
 
 class VIMEHerReplayBuffer(VIMEDictReplayBuffer, HerReplayBuffer):
-    """`VIMEReplayBuffer` for hindsight experience replay: transitions relabelled with another goal keep their bonus.
-
-    It takes the arguments of `HerReplayBuffer` too.
-    """
+    """`VIMEReplayBuffer` for hindsight experience replay: transitions relabelled with another goal keep their bonus."""
 
     _more = ("env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict")
 

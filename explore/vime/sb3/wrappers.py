@@ -18,21 +18,14 @@ from explore.vime.spaces import Array
 
 
 class VIMEVecEnv(VecEnvWrapper):
-    """Environments whose rewards include the bonus, for any algorithm; the model learns every `interval` steps.
+    """Environments whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
 
-    Arguments and attributes are those of `VIME`; an algorithm's seed is the bonus's. Put it around the raw
-    environments, and VecNormalize around it: otherwise the scales of observations and rewards would move.
-
-    Raises:
-        InputError: for wrappers inside that normalise; when `HerReplayBuffer` computes rewards, which would have no
-            bonus.
+    An algorithm's seed is the bonus's. Put it around the raw environments, and VecNormalize around it.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
         if unwrap_vec_normalize(venv) is not None:
-            raise InputError(
-                "VIMEVecEnv needs unnormalised observations and rewards; put VecNormalize around it, not inside"
-            )
+            raise InputError("VIMEVecEnv needs raw observations and rewards; put VecNormalize around it, not inside")
         check_wrapped(venv)
         super().__init__(venv)
         self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
@@ -74,10 +67,7 @@ class VIMEVecEnv(VecEnvWrapper):
 
 
 def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
-    """`VIME` around an environment whose episodes are monitored inside, so that ep_rew_mean is without the bonus.
-
-    Stable-baselines3 puts a Monitor around everything that has none inside, which would count the bonus too.
-    """
+    """Return `VIME` around an environment that is monitored inside, so that ep_rew_mean is without the bonus."""
     env = gym.make(env) if isinstance(env, str) else env
     return VIME(env if is_wrapped(env, Monitor) else Monitor(env), **settings)
 
@@ -93,10 +83,8 @@ def check_wrapped(venv: VecEnv) -> None:
 def check_rewards(normalise: VecNormalize | None) -> None:
     """Refuse a bonus with rewards that are divided by a running deviation."""
     if normalise is not None and normalise.norm_reward and normalise.training:
-        raise InputError(
-            "VecNormalize divides rewards by a deviation that moves, and the bonus would not be; give it "
-            "norm_reward=False, or put it around VIMEVecEnv, for it to divide both"
-        )
+        advice = "set norm_reward=False, or put VecNormalize around VIMEVecEnv to scale both"
+        raise InputError(f"VecNormalize scales rewards by a running standard deviation, but not the bonus; {advice}")
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
@@ -105,15 +93,12 @@ def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
 
 
 class BatchedVecEnv(VecEnv):
-    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it.
-
-    Raises:
-        InputError: for another mode.
-    """
+    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, for stable-baselines3."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         if not same_step(env):
-            raise InputError("stable-baselines3 resets in the same step; make the environment with SAME_STEP autoreset")
+            advice = "create the vector environment with AutoresetMode.SAME_STEP"
+            raise InputError(f"stable-baselines3 needs autoreset in the step that ends an episode; {advice}")
         self.env = env
         self._actions: Array | None = None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
@@ -150,7 +135,7 @@ class BatchedVecEnv(VecEnv):
         setattr(self.env, attr_name, value)
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("the environments are one object; call its methods on `env`")
+        raise NotImplementedError("the copies share one vector environment; call its methods on `.env`")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
@@ -162,7 +147,7 @@ def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
 
 
 def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """Split the infos of a vector environment, which have masks, into those of its n environments."""
+    """Split the infos of a vector environment, which have masks, into one dictionary per environment."""
     each: list[dict[str, Any]] = [{} for _ in range(n)]
     for key, values in infos.items():
         if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):

@@ -1,1 +1,1 @@
-"""The common parts of posteriors: their protocol (`base`), covariances (`structures`), `updates` and predictions."""
+"""The shared parts of posteriors: base classes (`base`), covariances (`structures`), `updates` and predictions."""

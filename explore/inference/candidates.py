@@ -1,7 +1,7 @@
-"""Candidates: posteriors that differ in the settings `by_replica`, fitted as replicas of one.
+"""Candidates: posteriors that differ only in the settings `by_replica`, fitted together as replicas of one posterior.
 
-K candidates on R data sets are one posterior with K R replicas, candidate by candidate. With a stream of K arms each
-gets the random numbers that it gets alone, but for the noise's on a GPU.
+K candidates on R data sets become one posterior with K R replicas, ordered by candidate. With an `Rng` of K arms each
+candidate gets the same random numbers as in a separate fit, except for noise samples on a GPU.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from explore.inference.members import Mixture
 
 
 def by_replica(cls: type[Predictive]) -> frozenset[str]:
-    """Return the class's setting, which is not inherited: a subclass may not take tensors."""
+    """Return `by_replica` of this class itself. It is not inherited, since a subclass may not support tensors."""
     return vars(cls).get("by_replica", frozenset())
 
 
 def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a class's posteriors with these settings differ in `by_replica` alone, as `together` requires."""
+    """Return whether posteriors of a class differ only in numeric `by_replica` settings, as `together` requires."""
     first = settings[0]
     different = {name for each in settings for name in each if each[name] != first[name]}
     numbers = all(isinstance(each[name], int | float) for each in settings for name in different)
@@ -33,7 +33,7 @@ def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predictive:
-    """Return one posterior for all candidates, which are `alike` and on equal nets; only its training is defined."""
+    """Combine candidates into one posterior; they must be `alike` and have equal networks. Use it for training only."""
     first = posteriors[0]
     if len(posteriors) == 1:
         return first
@@ -46,12 +46,12 @@ def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predi
 
 
 def blocks(candidates: int, replicas: int) -> list[slice]:
-    """Return the replicas of each candidate."""
+    """Return the slice of replicas that belongs to each candidate."""
     return [slice(k * replicas, (k + 1) * replicas) for k in range(candidates)]
 
 
 def part(posterior: Predictive, rows: Tensor) -> Predictive:
-    """Return the posterior of some of the replicas."""
+    """Return the posterior for a subset of the replicas."""
     if isinstance(posterior, Mixture):
         members = torch.arange(posterior.members, device=rows.device)
         each = (rows.unsqueeze(1) * posterior.members + members).flatten()
@@ -61,7 +61,7 @@ def part(posterior: Predictive, rows: Tensor) -> Predictive:
 
 
 def _with(posterior: Predictive, settings: Mapping[str, Tensor]) -> Predictive:
-    """Return a copy with tensors as settings, already validated."""
+    """Return a copy with these tensors as settings, without validation."""
     changed = copy.copy(posterior)
     for name, values in settings.items():
         object.__setattr__(changed, name, values)

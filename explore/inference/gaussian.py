@@ -1,4 +1,4 @@
-"""The consequences of a Gaussian density over all coordinates, q = N(mean, scale * P^-1) with a `Factor` P."""
+"""Posteriors with a Gaussian density over all coordinates, q = N(mean, scale * P^-1) with a `Factor` P."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from explore.nets.protocols import Layer
 class GaussianPosterior(Variational):
     """A posterior with a Gaussian density over the weights, or over other `coordinates`."""
 
-    gain_samples: int = 10  # weight samples that `gain` averages gradients over
+    gain_samples: int = 10  # weight samples over which `gain` averages gradients
 
     @abstractmethod
     def gaussian(self, state: State) -> tuple[Means, Factor, Number]:
@@ -45,13 +45,13 @@ class GaussianPosterior(Variational):
         return self.layers(state, self.sample_coordinates(state, n, rng))
 
     def at_mean(self, state: State) -> tuple[Layer, ...]:
-        """Return the net at the mean weights, S = 1."""
+        """Return the layers of the network at the mean weights, S = 1."""
         if not self.over_weights:
             raise InputError(f"{type(self).__name__} has no mean weights: its density is not over weights")
         return self.layers(state, [m.unsqueeze(1) for m in self.gaussian(state)[0]])
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
-        """Return P, and taps of every example's log-likelihood for each block, at `gain_samples` samples."""
+        """Return P and, per block, the taps of the log-likelihood of every example, at `gain_samples` samples."""
         _, precision, _ = self.gaussian(state)
         layers, noise = self.joint_sample(state, self.gain_samples, rng)
         out, pullback = self.net.forward(layers, batch.x)
@@ -70,7 +70,7 @@ class GaussianPosterior(Variational):
         return tuple(moved(m.unsqueeze(1), x, root) for m, x in zip(mean, noise, strict=True))
 
     def solve(self, state: State, v: Weights) -> Weights:
-        """Return the covariance times S vectors over all coordinates, a tuple of [R, S, I, O]."""
+        """Multiply the covariance by S vectors over all coordinates, a tuple of [R, S, I, O]."""
         _, precision, scale = self.gaussian(state)
         return tuple(scale * x for x in precision.solve(v))
 
@@ -104,7 +104,7 @@ class GaussianPosterior(Variational):
         return 0.5 * total
 
     def end_epoch(self, state: State) -> State:
-        """Set the prior's variance to the maximum of the bound, where it is learned."""
+        """Set the prior variance to the value that maximises the ELBO, if it is learned."""
         learned: Prior | None = state.common.prior
         if learned is None or (biases := self.own_bias_variance) is None:
             return state
@@ -114,10 +114,10 @@ class GaussianPosterior(Variational):
         return settle(state._replace(common=state.common._replace(prior=learned)), state)
 
     def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
-        """Return how much the data determine, from the precision Lambda = P / scale over W coordinates.
+        """Measure how far the data determine the W coordinates, from the posterior precision Lambda = P / scale.
 
-        `damping_share`: the prior's share of tr(Lambda); `effective_rank`: W - tr(prior precision Lambda^-1), MacKay's
-        (1992) number of well-determined parameters; `condition`: of P, NaN where it has too many eigenvalues.
+        `damping_share`: the share of the prior in tr(Lambda); `effective_rank`: W - tr(prior precision Lambda^-1), the
+        number of well-determined parameters (MacKay 1992); `condition`: condition number of P, NaN if P is too large.
         """
         mean, precision, scale = self.gaussian(state)
         eigenvalues = precision.eigenvalues().double()
@@ -132,16 +132,16 @@ class GaussianPosterior(Variational):
         return {name: value.to(mean[0]) for name, value in numbers.items()}
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return the gain to second order in rho of a natural step: dmu = rho Sigma g, dLambda = rho E[g g^T]."""
+        """Return the gain of a natural step to second order in rho: dmu = rho Sigma g, dLambda = rho E[g g^T]."""
         _, _, scale = self.gaussian(state)
         precision, taps = self.gradients(state, batch, rng)
-        # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.
+        # |dmu|^2 / 2 in the norm of Lambda, and tr[(Sigma dLambda)^2] / 4, with Sigma = scale * P^-1.
         mean = 0.5 * self.gain_step**2 * scale * precision.quad(taps)
         return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
 
 
 def best_variance(second: Means, biases: Sequence[bool]) -> tuple[Float[Tensor, "R _I 1"], ...]:
-    """Return eta at the maximum of the bound, from the second moments E_q[w^2], a tuple of [R, I, O]."""
+    """Return the eta that maximises the ELBO, from the second moments E_q[w^2], a tuple of [R, I, O]."""
     variances = []
     for squares, bias in zip(second, biases, strict=True):
         rows = squares.mean(2, keepdim=True)

@@ -1,10 +1,10 @@
-"""Mixtures: k independent fits of a posterior, its members, whose samples are pooled.
+"""Mixtures that pool the samples of k independent fits of one posterior, called members.
 
-    q(w, tau) = 1/k sum_i q_i(w, tau)            tau: the likelihood's noise, which each member learns by itself
+    q(w, tau) = 1/k sum_i q_i(w, tau)            tau: the likelihood's noise, estimated separately by each member
 
-Members see the same batches in the same order and are R k replicas of their posterior. A state's tensors have an axis
-of members, [R, k, ...], except `alive` [R] and shared numbers. The members' mean divergence is an upper bound of the
-mixture's, as the divergence is convex; from the prior it is at most log k too large.
+Members see the same batches in the same order and are fitted as R k replicas of their posterior. State tensors have a
+member axis, [R, k, ...], except `alive` [R] and shared scalars. KL is convex, so the mean KL of the members is an upper
+bound on the KL of the mixture. For the KL to the prior, the bound is at most log k too large.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samp
 
 
 def mixture(posterior: Predictive, members: int) -> Predictive:
-    """Return a mixture of independent fits of a posterior; the posterior itself where there is one member."""
+    """Return a mixture of independent fits of a posterior, or the posterior itself if `members` is 1."""
     kind: Any = VariationalMixture if isinstance(posterior, Variational) else Mixture
-    pooled: Mixture = kind(posterior=posterior, members=members)  # also of one member, for its checks
+    pooled: Mixture = kind(posterior=posterior, members=members)  # built for one member too, to validate it
     return posterior if members == 1 else pooled
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Predictive):
-    """Members of equal weight. A replica fails when any of its members does: all of them are frozen."""
+    """A mixture of equally weighted members. If one member of a replica fails, all members of it are frozen."""
 
-    posterior: Predictive  # of each member; it has all other settings
+    posterior: Predictive  # posterior of each member, with all other settings
     members: int  # k
     net: Network = field(init=False, repr=False)
     likelihood: Likelihood = field(init=False, repr=False)
@@ -60,11 +60,11 @@ class Mixture(Predictive):
         if not fits(int, self.members):
             raise InputError(f"members is {shown(self.members)}; it must be {describe(int)}")
         check_range("members", self.members, "[1, 1e4]")
-        for name in ("whole", *(f.name for f in fields(self) if not f.init)):  # which the posterior has checked
+        for name in ("whole", *(f.name for f in fields(self) if not f.init)):  # already validated by the posterior
             object.__setattr__(self, name, getattr(self.posterior, name))
 
     def with_settings(self, **settings: Any) -> Predictive:
-        """Return the mixture with other settings, for itself or its members."""
+        """Return a copy of the mixture with changed settings, of the mixture itself or of its members."""
         changed: dict[str, Any] = {name: settings.pop(name) for name in ("posterior", "members") if name in settings}
         return replace(self, **{"posterior": self.posterior.with_settings(**settings), **changed})
 
@@ -76,7 +76,7 @@ class Mixture(Predictive):
         return self._grouped(self.posterior.init(n_data, replicas * self.members, rng))
 
     def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
-        """Take one step of every member on the same batch; the log has their means."""
+        """Update every member on the same batch; logged values are means over members."""
         new, info = self.posterior.update(_replicas(state), self._each(batch), rng, progress)
         return self._settled(new, state), {name: self._mean(value) for name, value in info.items()}
 
@@ -99,13 +99,13 @@ class Mixture(Predictive):
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
 
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
-        """Return n joint samples, n / k per member; members chosen at random give the remainder."""
+        """Return n joint samples, n / k per member; the remainder comes from randomly chosen members."""
         layers = self.posterior.sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[Layer, ...] = self._pooled(layers, count_samples(layers), n, rng)
         return pooled
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
-        """Return `sample` with the noise of each member."""
+        """Return n joint samples of weights and noise, split over members as in `sample`."""
         drawn = self.posterior.joint_sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[tuple[Layer, ...], Noise] = self._pooled(drawn, count_samples(drawn[0]), n, rng)
         return pooled
@@ -114,7 +114,7 @@ class Mixture(Predictive):
         return tree.map_tensors(self._mean, self.posterior.expected_noise(_replicas(state)))
 
     def _pooled(self, drawn: Any, each: int, n: int, rng: Rng) -> Any:
-        """Pool a tree of samples [R k, each or 1, ...] to one of n, or as many as there are: [R, n, ...]."""
+        """Pool samples [R k, each or 1, ...] over members into [R, n, ...], or fewer if fewer are available."""
 
         def pool(t: Tensor) -> Tensor:
             return t.expand(-1, each, *t.shape[2:]).unflatten(0, (-1, self.members)).flatten(1, 2)
@@ -123,7 +123,7 @@ class Mixture(Predictive):
         if n >= self.members * each:
             return pooled
         replicas = len(next(tree.leaves(pooled))[1])
-        last = each * torch.arange(1, self.members + 1, device=rng.device) - 1  # of each member; some are left out
+        last = each * torch.arange(1, self.members + 1, device=rng.device) - 1  # of each member; not all are used
         every = torch.arange(self.members * each, device=rng.device)
         first = every[~torch.isin(every, last)].expand(replicas, -1)
         more = last[rng.permutation(replicas, self.members)[:, : n - first.shape[1]]]
@@ -139,7 +139,7 @@ class Mixture(Predictive):
         return values.unflatten(0, (-1, self.members)).mean(1)
 
     def _grouped(self, state: State) -> State:
-        """Undo `_replicas`; a replica is alive where all of its members are."""
+        """Restore the member axis that `_replicas` flattens; a replica is alive if all its members are."""
         new = tree.map_tensors(lambda t: t.unflatten(0, (-1, self.members)) if t.dim() else t, state)
         return new._replace(common=new.common._replace(alive=new.common.alive.all(1)))
 
@@ -153,7 +153,7 @@ class Mixture(Predictive):
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalMixture(Mixture):
-    """A mixture of members with a density; its quantities are means over the members."""
+    """A mixture of variational posteriors; KL, ELBO and gain are means over the members."""
 
     posterior: Variational
     kl_weight: float = field(init=False, repr=False)
@@ -164,22 +164,22 @@ class VariationalMixture(Mixture):
         return self.posterior.coordinates
 
     def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
-        """Return an upper bound of the mixture's divergence, in nats."""
+        """Return an upper bound on the KL between the mixtures, in nats: the mean over members."""
         return self._mean(self.posterior.kl(_replicas(new), _replicas(old)))
 
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
-        """Return the members' mean: at most log k nats above the mixture's."""
+        """Return the mean KL to the prior over members, at most log k nats above that of the mixture."""
         return self._mean(self.posterior.kl_prior(_replicas(state)))
 
     def divergence(self, state: State) -> Float[Tensor, " R"]:
         return self._mean(self.posterior.divergence(_replicas(state)))
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return an upper bound of the mixture's gain, in nats; it ignores which member a label favours."""
+        """Return an upper bound on the gain of the mixture, in nats; it ignores which member a label favours."""
         return self._mean(self.posterior.gain(_replicas(state), self._each(batch), rng))
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Return the members' mean, with so many samples of each; it is below the mixture's by at most log k."""
+        """Return the mean ELBO with `samples` draws per member, at most log k below the ELBO of the mixture."""
         return self._mean(self.posterior.elbo(_replicas(state), self._each(batch), rng, samples))
 
     def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
@@ -187,7 +187,7 @@ class VariationalMixture(Mixture):
 
 
 def _replicas(state: State) -> State:
-    """Flatten a mixture's state to R k replicas of its posterior."""
+    """Flatten the state of a mixture into R k replicas of its posterior."""
     members = state.common.taken.shape[1]
     flat = tree.map_tensors(lambda t: t.flatten(0, 1) if t.dim() > 1 else t, state)
     return flat._replace(common=flat.common._replace(alive=state.common.alive.repeat_interleave(members)))

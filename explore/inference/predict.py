@@ -1,7 +1,7 @@
 """Predictions of sampled networks, in bounded memory.
 
-All points share the S weight samples. Points are predicted in chunks, and a chunk's results go into one tensor at once,
-since small tensors between freed chunks would fragment the memory.
+All points share the S weight samples. Points are predicted in chunks. The results of a chunk are written to one large
+tensor immediately, since small tensors between freed chunks would fragment the memory.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples, find_part
 
-BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
-CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
-DEVICE = 2**27  # the same on a GPU, which small chunks leave idle
-FEW, IMAGES = 8, 2**24  # images at least, if a chunk of them stays within this many numbers
+BUDGET = 2**21  # maximum number of values in one layer of a chunk, over all R and S
+CACHE = 2**20  # the same if chunk size cannot change the order of sums: a few MiB, to fit the CPU cache
+DEVICE = 2**27  # the same on a GPU, which small chunks would leave idle
+FEW, IMAGES = 8, 2**24  # minimum number of images per chunk, as long as it has at most this many values
 STEPS, QUARTILES = 200, (0.25, 0.75)  # of the search for a quantile of a mixture
-KEPT = 2**25 - 2**12  # bytes of a block; once one of 32 MiB, its maximal threshold, was freed, glibc keeps twice that
+KEPT = 2**25 - 2**12  # bytes; after freeing a block of 32 MiB, its largest threshold, glibc retains twice that
 
 
 @runtime_checkable
 class Inputs(Protocol):
-    """Points [R, P, ...]: a tensor, or an object that makes one from x[:, part] or x[rows, indices]."""
+    """Points [R, P, ...]: a tensor, or an object whose x[:, part] and x[rows, indices] return tensors."""
 
     @property
     def shape(self) -> torch.Size: ...
@@ -42,64 +42,64 @@ class Inputs(Protocol):
 
 
 class Moments(NamedTuple):
-    """Mean and variance of a prediction over the weights (epistemic, without noise)."""
+    """Mean and variance of a prediction over the weight posterior (epistemic variance, without noise)."""
 
     mean: Float[Tensor, "R P M"]
     variance: Float[Tensor, "R P M"]
 
 
 class LabelMoments(NamedTuple):
-    """Mean and both parts of the variance of a real label."""
+    """Predictive mean of a real-valued label, with epistemic and noise variance."""
 
     mean: Float[Tensor, "R P M"]
     variance: Float[Tensor, "R P M"]  # epistemic
-    noise: Float[Tensor, "R P M"]  # variance of a label around the prediction of a net, averaged over the nets
+    noise: Float[Tensor, "R P M"]  # aleatoric: variance of a label given a network, averaged over networks
 
 
 class ClassPrediction(NamedTuple):
-    """A prediction of classes with its uncertainty, in nats."""
+    """Predicted class probabilities with their uncertainty, in nats."""
 
-    probabilities: Float[Tensor, "R P C"]  # averaged over the weights
+    probabilities: Float[Tensor, "R P C"]  # averaged over weight samples
     entropy: Float[Tensor, "R P"]  # of these probabilities
-    information: Float[Tensor, "R P"]  # mutual information of class and weights: reducible by labels
+    information: Float[Tensor, "R P"]  # mutual information of class and weights, which labels can reduce
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """S nets drawn from a posterior, whose predictive distribution is p(y | x) = 1/S sum_s p(y | x, w_s, noise_s)."""
+    """S networks sampled from a posterior, with predictive distribution p(y | x) = 1/S sum_s p(y | x, w_s, noise_s)."""
 
     net: Network
-    likelihood: Likelihood  # a net predicts M numbers, or the probabilities of M classes
-    layers: tuple[Layer, ...]  # weight samples [R, S, I, O] a layer
-    noise: Noise  # one noise parameter a weight sample
-    stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)  # of each net's distance from their mean
+    likelihood: Likelihood  # a network predicts M real values, or the probabilities of M classes
+    layers: tuple[Layer, ...]  # weight samples [R, S, I, O] per layer
+    noise: Noise  # one noise parameter per weight sample
+    stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)  # of outputs from their mean
 
     @staticmethod
     def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
-        """Draw n joint samples of weights and noise, or as many as the posterior has."""
+        """Draw n joint samples of weights and noise, or fewer if the posterior has fewer."""
         return Predictor(posterior.net, posterior.likelihood, *posterior.joint_sample(state, n, rng))
 
     def stretched(self, factor: Float[Tensor, " R"]) -> Predictor:
-        """Scale the distributions' variance by `factor`, keeping their means."""
+        """Return a predictor whose predictive variance is scaled by `factor`, with the same mean."""
         noise = find_part(self.likelihood, "scaled_noise")(self.noise, factor)
         return replace(self, noise=noise, stretch=factor.sqrt() * (1 if self.stretch is None else self.stretch))
 
     @property
     def samples(self) -> int:
-        """S."""
+        """The number of weight samples, S."""
         return count_samples(self.layers)
 
     def outputs(
         self, x: Inputs, budget: int | None = None, only: slice | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `only`, in chunks of a `budget`."""
-        torch.empty(KEPT, dtype=torch.uint8)  # freed at once: so glibc keeps the memory of chunks for the next ones
+        """Yield (positions, outputs) for the points x [R, P, ...], or those in `only`, in chunks within `budget`."""
+        torch.empty(KEPT, dtype=torch.uint8)  # freed immediately, so that glibc reuses memory from chunk to chunk
         with torch.no_grad():
-            one = self.net.output(self.layers, x[:, :1])  # a point, to learn how wide the layers are
+            one = self.net.output(self.layers, x[:, :1])  # one point, to determine the width of the layers
         width = x.shape[0] * self.samples * self.net.width
         if not one.is_cpu:
             budget = DEVICE
-        elif len(x.shape) > 3:  # images one by one would spend the time on reading the weights
+        elif len(x.shape) > 3:  # with few images per chunk, reading the weights would dominate
             budget = max(budget or BUDGET, min(FEW * width, IMAGES))
         first, last = (only.start, only.stop) if only else (0, x.shape[1])
         for some in parts(last - first, width, budget):
@@ -111,21 +111,21 @@ class Predictor:
             yield part, out
 
     def _all(self, of: Callable[[Tensor], tuple[Tensor, ...]], x: Inputs) -> tuple[Tensor, ...]:
-        """Return a function of the outputs at all points x."""
+        """Apply a function to the outputs at all points x, and collect the results."""
         return filled(((part, of(out)) for part, out in self.outputs(x, CACHE)), x.shape[1])
 
     def moments(self, x: Inputs) -> Moments:
-        """Return mean and variance over the nets of their predictions at the points x [R, P, ...]."""
+        """Return mean and variance of the predictions over the networks, at the points x [R, P, ...]."""
         return Moments(*self._all(self.moments_of, x))
 
     def moments_of(self, out: Float[Tensor, "R S b O"]) -> Moments:
-        """Return `moments` from the outputs there."""
+        """Return `moments` from network outputs."""
         predicted = self.likelihood.mean(out)
-        # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
+        # Bessel's correction, as the mean is estimated from the same S samples. One sample has zero variance.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
 
     def label_moments(self, x: Inputs) -> LabelMoments:
-        """Return the moments of a real label at the points x [R, P, ...]."""
+        """Return the predictive moments of a real-valued label at the points x [R, P, ...]."""
 
         def of(out: Float[Tensor, "R S b O"]) -> tuple[Tensor, ...]:
             mean, variance = self.moments_of(out)
@@ -138,29 +138,29 @@ class Predictor:
         return variance.mean(1)
 
     def quantiles_of(self, out: Float[Tensor, "R S b O"], levels: Sequence[float]) -> Float[Tensor, "K R b M"]:
-        """Return quantiles of a real label at some points."""
+        """Return the predictive quantiles of a real-valued label, from network outputs."""
         noise, exact = tree.map_tensors(Tensor.double, self.noise), out.double()
         cdf, component = (partial(find_part(self.likelihood, name), noise, exact) for name in ("cdf", "quantile"))
         return torch.stack([mixture_quantile(cdf, component, level) for level in levels]).to(out)
 
     def below_of(self, out: Float[Tensor, "R S b O"], y: Float[Tensor, "_R 1 b M"]) -> Float[Tensor, "R b M"]:
-        """Return the probability that a real label at some points is at most y."""
+        """Return the probability that a real-valued label is at most y, from network outputs."""
         at_most: Tensor = find_part(self.likelihood, "cdf")(self.noise, out, y)
         return at_most.mean(1)
 
     def classes(self, x: Inputs) -> ClassPrediction:
-        """Return the prediction of classes at the points x [R, P, ...]."""
+        """Return class probabilities and their uncertainty at the points x [R, P, ...]."""
         return ClassPrediction(*self._all(self.classes_of, x))
 
     def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
-        """Return `classes` from network outputs; for the information see Houlsby et al. (2011), equation 2."""
+        """Return `classes` from network outputs; for the mutual information see Houlsby et al. (2011), equation 2."""
         mean = self.likelihood.mean(out).mean(1)
         entropy = torch.special.entr(mean).sum(-1)
         each = find_part(self.likelihood, "entropy")(self.noise, out)
         return ClassPrediction(mean, entropy, (entropy - each.mean(1)).clamp_min(0))
 
     def log_prob(self, x: Inputs, y: Tensor) -> Float[Tensor, "R S P"]:
-        """Return the log density of each of the targets y, [R, P, O] or [R, P], under each net."""
+        """Return the log density of each target in y, [R, P, O] or [R, P], under each network."""
 
         def of(part: slice, out: Tensor) -> Tensor:
             return self.likelihood.log_prob(self.noise, out, y[:, part].unsqueeze(1))
@@ -168,13 +168,13 @@ class Predictor:
         return filled(((part, (of(part, out),)) for part, out in self.outputs(x, CACHE)), x.shape[1], 2)[0]
 
     def evaluate(self, x: Inputs, y: Tensor, scale: Float[Tensor, "R O"] | None = None) -> dict[str, Tensor]:
-        """Return test metrics at x [R, P, ...] and y, name -> [R], each a mean over points.
+        """Return test metrics on x [R, P, ...] and y, name -> [R], averaged over points.
 
-        Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the mixture at each point,
-        summed over outputs, and `coverage_95`, the share of targets within the central 95 % of a Gaussian with the
-        predictive moments. Classes: `error` of the averaged probabilities and `log_likelihood`. Both: `epistemic`, the
-        mean standard deviation over the weights. Targets [R, P, O] are standardised; metrics are in units in which
-        their deviation is `scale`.
+        Regression: `rmse` of the predictive mean over all outputs; `log_likelihood` of the mixture, summed over
+        outputs; `coverage_95`, the share of targets in the central 95 % of a Gaussian with the predictive moments.
+        Classification: `error` of the averaged probabilities, and `log_likelihood`.
+        Both: `epistemic`, the mean standard deviation over weight samples.
+        Targets [R, P, O] are standardised; metrics are in original units, in which their standard deviation is `scale`.
         """
         sums: dict[str, Tensor] = {}
         log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
@@ -199,7 +199,7 @@ class Predictor:
 
 
 def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:
-    """Return moments of the net linearised at the mean weights, f(x; M) and the diagonal of J Sigma J^T."""
+    """Return moments of the network linearised at the mean weights: f(x; M) and the diagonal of J Sigma J^T."""
     _, precision, scale = posterior.gaussian(state)
     at_mean, net = posterior.at_mean(state), posterior.net
 
@@ -209,7 +209,7 @@ def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments
         variance = scale * torch.stack([precision.quad(pullback(row.expand_as(out))) for row in rows], -1)
         return Moments(out.squeeze(1), variance)
 
-    # An example's gradient is a whole set of weights.
+    # The gradient of one example is as large as all weights.
     chunks = parts(x.shape[1], x.shape[0] * net.weights)
     return Moments(*filled(((part, moments(part)) for part in chunks), x.shape[1]))
 
@@ -219,7 +219,7 @@ def divided(
     points: int,
     of: Callable[[slice, Tensor], tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:
-    """Return a function of the outputs at all points, [R, P, ...], which the processes of a fit divide."""
+    """Apply `of` to the outputs at all points, shared between the processes of a fit; collect [R, P, ...]."""
     share = parallel.share(points)
     first, count = share.start, share.stop - share.start
     chunks = ((slice(part.start - first, part.stop - first), of(part, out)) for part, out in outputs(share))
@@ -227,7 +227,7 @@ def divided(
 
 
 def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:
-    """Collect tensors of all points, on this `axis`, from chunks (points, their tensors)."""
+    """Collect tensors for all points along `axis` from chunks, pairs of (slice of points, tensors)."""
     whole: tuple[Tensor, ...] = ()
     for part, values in chunks:
         if not whole:
@@ -239,7 +239,7 @@ def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis
 
 
 def parts(points: int, width: int, budget: int | None = None) -> Iterator[slice]:
-    """Return slices of the points, such that `width` numbers a point stay within the budget."""
+    """Split points into slices that stay within the budget, at `width` values per point."""
     size = max(1, (budget or BUDGET) // width)
     return (slice(start, min(start + size, points)) for start in range(0, points, size))
 
@@ -249,17 +249,17 @@ def mixture_quantile(
     component: Callable[[float], Float[Tensor, "R S b M"]],
     level: float,
 ) -> Float[Tensor, "R b M"]:
-    """Return the smallest x at which the mixture's CDF 1/S sum_s F_s, from `cdf`, reaches this level.
+    """Return the smallest x at which the CDF of a mixture, 1/S sum_s F_s, reaches `level`.
 
-    `component` has the quantile of each F_s. The secant method is kept in a bracket as in Press et al., Numerical
-    Recipes, 9.4. A step function has its jumps at whole numbers.
+    `cdf` returns all F_s(x); `component` returns the quantile of each F_s. Uses a bracketed secant method (Press et
+    al., Numerical Recipes, 9.4). Step functions, for discrete labels, are assumed to jump at integers.
     """
 
     def excess(x: Tensor) -> Tensor:
         return cdf(x.unsqueeze(1)).mean(1) - level
 
     ends, (lower, upper) = component(level), map(component, QUARTILES)
-    low, high = ends.amin(1), ends.amax(1)  # the components' own quantiles hold the mixture's between them
+    low, high = ends.amin(1), ends.amax(1)  # bracket: the quantile of the mixture lies between those of its components
     size = torch.maximum(low.abs(), high.abs())
     precision = 1e-12 * (upper - lower).amin(1) + 1e-17 * size
     before, at_before = low, excess(low)

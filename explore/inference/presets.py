@@ -1,4 +1,4 @@
-"""Recommended settings of a posterior, and of the noise beside them."""
+"""Recommended settings of posteriors and of the noise prior."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, Literal, NamedTuple
 from explore import registry
 
 BY_ROWS = "by-rows"
-"""The preset that is recorded where settings depend on the number of rows."""
+"""The preset name recorded if settings depend on the number of rows."""
 NOISE = {20: {"prior_shape": 3.0, "prior_rate": 1.0}, 250: {"prior_shape": 1.0, "prior_rate": 0.01}}
-"""The prior of the noise's precision by rows: with 20 it keeps a flexible net from being sure of them, and with 120 a
-noise of a thirtieth of the targets' deviation is still learnt."""
-FEW_ROWS = {"regression": 64, "classification": 100}  # below which a posterior without `BY_ROWS` has its preset `small`
+"""The prior of the noise precision by number of rows. With 20 rows it prevents overconfidence of a flexible network;
+with 120 rows, a noise as small as 1/30 of the targets' standard deviation can still be estimated."""
+FEW_ROWS = {"regression": 64, "classification": 100}  # fewer rows take the preset `small`, without `BY_ROWS`
 
-PREFERRED = {"images": "image", "pool of images": "small", "vime": "vime"}  # presets, where a posterior has them
+PREFERRED = {"images": "image", "pool of images": "small", "vime": "vime"}  # presets, if the posterior has them
 Consumer = Literal["table", "images", "pool of images", "vime"]
 
 
 class Recommended(NamedTuple):
-    """Recommended settings of a fit."""
+    """Recommended settings for a fit."""
 
     preset: str
     settings: dict[str, Any]  # of the posterior
@@ -37,11 +37,11 @@ def recommended_settings(
     consumer: Consumer = "table",
     units: int = 50,
 ) -> Recommended:
-    """Return the settings of a posterior class without a preset: all rules in one place.
+    """Return the recommended settings of a posterior class, for use if no preset is given.
 
-    Images and VIME take the `PREFERRED` preset, else the first. For a table, settings and the noise prior move between
-    the entries of `BY_ROWS` in the posterior's file, by rows and by units. Without `BY_ROWS`: `small` below `FEW_ROWS`
-    rows, `hundreds` below 250, `classes` for classification.
+    Images and VIME take the `PREFERRED` preset, or else the first one. For regression on tables, settings are
+    interpolated by rows and units between the entries of `BY_ROWS` in the module of the posterior, and the noise prior
+    by rows. Otherwise: `small` below `FEW_ROWS` rows, then `hundreds` below 250 rows, or `classes` for classification.
     """
     presets, classes = registry.presets(posterior), task == "classification"
     anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)
@@ -59,12 +59,12 @@ def recommended_settings(
 
 
 def noise_for(preset: str | None) -> dict[str, float]:
-    """Return the settings of `Gaussian` that a preset was chosen with: a weak prior, or the papers'."""
+    """Return the settings of `Gaussian` that match a preset: a weak noise prior, or the default from the papers."""
     return {"prior_shape": 1.0, "prior_rate": 0.01} if preset in (None, "default", "hundreds") else {}
 
 
 def between(anchors: Mapping[int, Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    """Interpolate settings geometrically between those of two numbers of rows (or units); whole numbers stay whole."""
+    """Interpolate settings geometrically between the nearest numbers of rows (or units); integers stay integers."""
     counts = sorted(anchors)
     rows = min(max(rows, counts[0]), counts[-1])
     if rows in anchors:

@@ -123,7 +123,7 @@ class Predictive(ABC):
         return examples
 
     def turn(self, step: int, progress: float) -> Turn:
-        """Return the `Turn` of a step, counted from 1; updates of the same kind differ only in the numbers of it."""
+        """Return the `Turn` of a step, counted from 1; steps of the same `kind` differ only in `numbers`."""
         return Turn()
 
     def end_epoch(self, state: State) -> State:

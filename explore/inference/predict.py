@@ -72,7 +72,7 @@ class Predictor:
     likelihood: Likelihood  # a network predicts M real values, or the probabilities of M classes
     layers: tuple[Layer, ...]  # weight samples [R, S, I, O] per layer
     noise: Noise  # one noise parameter per weight sample
-    stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)  # of outputs from their mean
+    stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)  # factor for deviations from the mean
 
     @staticmethod
     def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
@@ -252,7 +252,7 @@ def mixture_quantile(
     """Return the smallest x at which the CDF of a mixture, 1/S sum_s F_s, reaches `level`.
 
     `cdf` returns all F_s(x); `component` returns the quantile of each F_s. Uses a bracketed secant method (Press et
-    al., Numerical Recipes, 9.4). Step functions, for discrete labels, are assumed to jump at integers.
+    al., Numerical Recipes, 9.4). Step functions, the CDFs of counts, must jump at integers.
     """
 
     def excess(x: Tensor) -> Tensor:

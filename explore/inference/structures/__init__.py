@@ -1,4 +1,4 @@
-"""Structures of the Fisher matrix and hence of the covariance: Kronecker factors, low rank, dense, diagonal."""
+"""Structures of the Fisher matrix, and thus of the covariance: Kronecker factors, low rank, dense, diagonal."""
 
 from explore.core.moved import attributes
 

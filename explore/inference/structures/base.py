@@ -1,7 +1,7 @@
-"""Structures of the Fisher matrix, and the parts that several share.
+"""Structures of the Fisher matrix, and their shared parts.
 
-A `Structure` keeps running statistics of the Fisher matrix F. For a damping it makes a `Factor`, the positive definite
-matrix F + damping over all weights of all layers. `PerLayer` makes one of a `Rule`, a structure of a single layer.
+A `Structure` keeps running statistics of the Fisher matrix F. Given a damping, it returns a `Factor`, the positive
+definite matrix F + damping over all weights of all layers. `PerLayer` applies a `Rule`, the structure of one layer.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from explore.execution import parallel
 
 Statistics = Any
 Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
-"""An addition to the Fisher matrix of a layer: a number, one for each replica, or one for each row of the weights."""
+"""A term added to the diagonal of the Fisher matrix of a layer: a number, one per replica, or one per weight row."""
 Dampings = Damping | tuple[Damping, ...]
-"""The same for all layers, or one for each."""
-FEW = 9  # positions of a layer, up to which squares go by pairs of them
-DENSE = 2048  # up to this many weights a matrix is written out for its eigenvalues
+"""One damping for all layers, or one per layer."""
+FEW = 9  # maximum number of positions for which squared gradients are computed from pairs of positions
+DENSE = 2048  # maximum number of weights for which a matrix is formed to compute its eigenvalues
 
 
 @runtime_checkable
 class Factor(Protocol):
-    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
+    """The matrix P = F + damping, [R, W, W], in implicit form. Vectors are tuples of [R, S, I, O] over layers."""
 
     def solve(self, v: Weights) -> Weights: ...  # P^-1 v
     def multiply(self, v: Weights) -> Weights: ...  # P v
-    def root(self, eps: Weights) -> Weights: ...  # X eps with X X^T = P^-1, which gives white noise that covariance
+    def root(self, eps: Weights) -> Weights: ...  # X eps with X X^T = P^-1, to sample with covariance P^-1
     def logdet(self) -> Float[Tensor, " R"]: ...  # log |P|
     def variance(self) -> Means: ...  # the diagonal of P^-1
     def trace(self, new: Any) -> Float[Tensor, " R"]: ...  # tr(P new^-1) for another factor of the same structure
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...  # g_b^T P^-1 g_b, g_b averaged over S first
-    # |P^-1/2 D P^-1/2|_F^2, D being E_s[g_b g_b^T] projected on the directions the structure can take
+    # |P^-1/2 D P^-1/2|_F^2, with D = E_s[g_b g_b^T] projected onto the matrices that the structure can represent
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
-    def eigenvalues(self) -> Float[Tensor, "R W"]: ...  # of P, unordered; NaN where a joint factor has too many
-    def dense(self) -> Float[Tensor, "R W W"]: ...  # P written out
+    def eigenvalues(self) -> Float[Tensor, "R W"]: ...  # of P, unordered; NaN if a joint factor is too large
+    def dense(self) -> Float[Tensor, "R W W"]: ...  # P as an explicit matrix
 
 
 @runtime_checkable
 class Structure(Protocol):
-    """Running statistics of the Fisher matrix.
+    """A structure of the Fisher matrix F, with methods on its running statistics.
 
-    `observe` moves them towards those of a batch, by the averaging rates times `schedule`; `step` counts updates from
-    1, and an interval's work is due where it divides the step. `factor` returns F + damping, and the replicas for which
-    it succeeded, `start_share` the start's mean diagonal over the statistics', the largest ratio of all layers.
+    `observe` averages in the statistics of a batch, at the averaging rates times `schedule`. Steps count from 1; work
+    with an interval is due at its multiples. `factor` returns F + damping and for which replicas it succeeded.
+    `start_share` returns the ratio of initial to current mean diagonal, the maximum over layers.
     """
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics: ...
@@ -64,13 +64,13 @@ class Structure(Protocol):
 
 
 Block = Any
-"""A `Factor` of one layer: the same methods for that layer's tensors, [R, S, I, O], and taps."""
+"""A `Factor` of one layer, with the same methods for the tensors [R, S, I, O] and taps of that layer."""
 Rule = Any
-"""A `Structure` of one layer; its `init` takes the numbers of inputs and outputs."""
+"""A `Structure` of one layer; `init` takes the numbers of inputs and outputs."""
 
 
 class Blocks(NamedTuple):
-    """A factor that is block diagonal over layers."""
+    """A block-diagonal factor with one block per layer."""
 
     blocks: tuple[Block, ...]
 
@@ -107,8 +107,8 @@ class Blocks(NamedTuple):
 
 
 def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
-    """Return eigenvalues of the matrix written out, in time cubic in `weights`: NaN for more than 2048."""
-    # In double precision: single would lose the eigenvalues below 1e-7 times the largest.
+    """Return the eigenvalues of the dense matrix, in time cubic in `weights`; NaN for more than 2048 weights."""
+    # Single precision would lose the eigenvalues below 1e-7 times the largest.
     factor = tree.map_tensors(Tensor.double, factor)
     if weights <= DENSE:
         return torch.linalg.eigvalsh(factor.dense())
@@ -116,7 +116,7 @@ def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
 
 
 class PerLayer:
-    """A structure that applies one rule to each layer."""
+    """A block-diagonal structure that applies one rule to each layer."""
 
     def __init__(self, rule: Rule):
         self.rule = rule
@@ -131,7 +131,7 @@ class PerLayer:
         return gathered(work() for work in self.each_factor(statistics, damping))
 
     def each_factor(self, statistics: Statistics, damping: Dampings) -> list[Callable[[], tuple[Block, Tensor]]]:
-        """Return functions that make each layer's block, with the replicas for which that succeeds."""
+        """Return one function per layer that computes its block, and for which replicas this succeeded."""
         pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
         return [partial(self.rule.factor, q, c) for q, c in pairs]
 
@@ -140,7 +140,7 @@ class PerLayer:
 
 
 def gathered(results: Iterable[tuple[Block, Tensor]]) -> tuple[Blocks, Bool[Tensor, " R"]]:
-    """Return the factor of all layers, and the replicas for which all succeeded."""
+    """Combine the blocks of all layers into a factor; also return for which replicas all blocks succeeded."""
     blocks, oks = zip(*results, strict=True)
     return Blocks(blocks), torch.stack(oks).all(0)
 
@@ -151,18 +151,18 @@ def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:
 
 
 def two_sided(first: Tensor, x: Tensor, last: Tensor, upper: bool | None = None) -> Tensor:
-    """Return first^T x last: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: first^T's triangle."""
+    """Return first^T x last: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: triangle of first^T."""
     r, s, i, o = x.shape
     times = product if upper is None else partial(triangle_times, upper=upper)
     if s == 1:
         return times(first.mT, product(x.squeeze(1), last)).unsqueeze(1)
-    # Each product has the samples on its wide side, and the one copy between them moves whole rows.
+    # Both products have samples along their long axis, and the only copy, between them, moves contiguous rows.
     y = product(x.reshape(r, s * i, o), last).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
     return times(first.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
 
 
 def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
-    """Return the taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
+    """Rotate taps into other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
 
     def rotated(examples: slice) -> Tensor:
         return rows_times(taps.part(examples).inputs, inputs)
@@ -171,7 +171,7 @@ def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R
 
 
 class Diagonal(NamedTuple):
-    """A block of one layer that is diagonal, or Q diag(precision) Q^T in the product Q of two orthonormal bases."""
+    """A block of one layer: diagonal, or Q diag(precision) Q^T, with Q the product of two orthonormal bases."""
 
     precision: Float[Tensor, "R I O"]
     inputs: Any = None  # Q_A [R, I, I], eigenvectors in columns
@@ -184,8 +184,8 @@ class Diagonal(NamedTuple):
         return self._from(self._to(v) * self.precision.unsqueeze(1))
 
     def root(self, eps: Tensor) -> Tensor:
-        # The symmetric root. Without the first rotation the covariance is the same, but the null basis of a rank
-        # deficient factor is arbitrary, so that rounding would change the sample by its own size.
+        # The symmetric root. Without the first rotation the covariance would be the same. But the basis of the null
+        # space of a rank-deficient factor is arbitrary, so rounding errors could change the whole sample.
         return self._from(self._to(eps) * self.precision.rsqrt().unsqueeze(1))
 
     def logdet(self) -> Float[Tensor, " R"]:
@@ -206,7 +206,7 @@ class Diagonal(NamedTuple):
         return torch.einsum("rbio,rio->rb", mean_gradients(self._rotated(taps)).square(), 1 / self.precision)
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return the curvature with fixed bases: only the diagonal changes."""
+        """Return the curvature of changes in the diagonal, with fixed bases."""
         squares = mean_square_gradients(self._rotated(taps))
         return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
 
@@ -231,22 +231,22 @@ class Diagonal(NamedTuple):
 
 
 def dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:
-    """Return the inner products of vectors over all weights."""
+    """Return the inner products of S pairs of vectors over all weights."""
     return torch.stack([(a * b).sum((2, 3)) for a, b in zip(u, v, strict=True)]).sum(0)
 
 
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
-    """Return E_s[g_b], each example's weight gradient averaged over samples."""
+    """Return E_s[g_b], the weight gradient of each example, averaged over samples."""
     return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]
 
 
 def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
-    """Return each example's weight gradient for each sample."""
+    """Return the weight gradient of each example at each sample."""
     return torch.einsum("rsbti,rsbto->rsbio", taps.inputs, taps.grads)
 
 
 def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iterator[tuple[Tensor, ...]]:
-    """Yield every example's gradient, a tuple of [R, S, b, I, O], for as many examples b as `budget` numbers allow."""
+    """Yield per-example gradients in chunks, tuples of [R, S, b, I, O], with at most `budget` values if possible."""
     r, s, n = taps[0].grads.shape[:3]
     budget = budget or held(taps[0].grads)
     size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
@@ -255,7 +255,7 @@ def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iter
 
 
 def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
-    """Return E_s[g_b^2] of each example's weight gradient, which is summed over positions before it is squared."""
+    """Return E_s[g_b^2] for the weight gradient g_b of each example, summed over positions before squaring."""
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs
@@ -265,7 +265,7 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
 
 
 def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
-    """Return `mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without the examples' gradients."""
+    """Return `mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without forming per-example gradients."""
     g, t = taps.grads, taps.grads.shape[3]
     size = max(1, budget // (g.shape[0] * g.shape[1] * t * (t + 1) // 2 * max(taps.shape)))
     sums = []
@@ -274,23 +274,23 @@ def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
         a, b = _pairs(part.inputs, 1), _pairs(part.grads, 2)  # t, u and u, t are the same
         b = b.sum(1, keepdim=True) if a.shape[1] == 1 else b
         sums.append(product(a.flatten(1, 3).mT, b.flatten(1, 3)))
-    return (added(sums) / (g.shape[1] * g.shape[2])).clamp_min_(0)  # by rounding it may be below
+    return (added(sums) / (g.shape[1] * g.shape[2])).clamp_min_(0)  # rounding can make it negative
 
 
 def _pairs(x: Float[Tensor, "R S B T _"], apart: int) -> Float[Tensor, "R S B _ _"]:
-    """Return products of the values at pairs of positions, scaled by `apart` if they differ."""
+    """Return products of values at pairs of positions, multiplied by `apart` for two different positions."""
     t = x.shape[3]
     products = [x[:, :, :, : t - d] * x[:, :, :, d:] for d in range(t)]
     return torch.cat([p if d == 0 or apart == 1 else apart * p for d, p in enumerate(products)], 3)
 
 
 def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
-    """Return E[g] over samples and examples of this process."""
+    """Return E[g], the weight gradient averaged over samples and examples of this process."""
     return taps.gradient() / (taps.grads.shape[1] * taps.grads.shape[2])
 
 
 def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
-    """Return E[g] and E[g^2] over samples and examples of all processes; large patches are made once for both."""
+    """Return E[g] and E[g^2] over samples and examples of all processes; large layers compute gradients only once."""
     moments = []
     for t in taps:
         if t.grads.shape[3] <= FEW:
@@ -305,7 +305,7 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
 
 
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
-    """Return E[g^2] over samples and examples of all processes; gradients in memory stay within `budget` numbers."""
+    """Return E[g^2] over samples and examples of all processes, with at most `budget` gradient values in memory."""
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs

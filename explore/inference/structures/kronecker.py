@@ -1,18 +1,19 @@
-"""Blocks of one layer that are, at least nearly, Kronecker products of an input and an output factor.
+"""Kronecker-factored blocks (K-FAC): each is exactly or nearly the Kronecker product of an input and an output factor.
 
-A layer's block of the Fisher matrix, with W [I, O], is A (x) S: A [I, I] the second moment of its inputs, S [O, O] that
-of the gradients with respect to its outputs (Martens and Grosse 2015). (A (x) S)^-1 maps a gradient G to A^-1 G S^-1.
+For a layer with W [I, O], the block of the Fisher matrix is A (x) S. A [I, I] is the second moment of its inputs, S [O,
+O] that of the gradients at its outputs (Martens and Grosse 2015). (A (x) S)^-1 maps a gradient G to A^-1 G S^-1.
 
-At T positions of an example (tokens, pixels) an example's gradient is the sum of a_t g_t^T. With the mean a of its
-inputs and the sum g of its gradients, `WeightSharing` is
+If an example has T positions (tokens, pixels), its gradient is the sum of a_t g_t^T. With the mean a of its inputs and
+the sum g of its gradients, `WeightSharing` is
 
     expand   A = E sum_t a_t a_t^T,   S = E mean_t g_t g_t^T            Grosse, Martens (2016), "KFC"
     reduce   A = E a a^T,             S = E g g^T                       Eschenhagen et al. (2023), "K-FAC-reduce"
     auto     A = E [(1 - c) sum_t a_t a_t^T + c T^2 a a^T],   S = E mean_t g_t g_t^T
              c = (E |g|^2 / E sum_t |g_t|^2 - 1) / (T - 1)              of a batch
 
-All take inputs and gradients as independent. "expand" is exact for uncorrelated gradients of different positions,
-"reduce" for equal ones, "auto" for equally correlated ones. Errors: experiments/benchmarks/results/positions.md.
+All assume that inputs and gradients are independent. "expand" is exact if the gradients at different positions are
+uncorrelated, "reduce" if they are equal, "auto" if all pairs are equally correlated. For approximation errors see
+experiments/benchmarks/results/positions.md.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from explore.inference.structures import base
 from explore.inference.structures.base import Block, Blocks, Damping, Dampings, Diagonal, PerLayer, Statistics
 
 WeightSharing = Literal["auto", "expand", "reduce"]
-TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
+TOGETHER = 64  # maximum number of rows of factors that are padded and factorised in one call
 
 
 class KroneckerFactor(NamedTuple):
-    """The block A (x) S, kept as inverses of Cholesky factors: A = L L^T, `inputs` = L^-1; likewise S and `outputs`."""
+    """The block A (x) S, stored as inverse Cholesky factors: A = L L^T, `inputs` = L^-1; likewise S and `outputs`."""
 
     inputs: Float[Tensor, "R I I"]
     outputs: Float[Tensor, "R O O"]
@@ -46,7 +47,7 @@ class KroneckerFactor(NamedTuple):
     def solve(self, v: Tensor) -> Tensor:
         if v.shape[1] > 1:
             return base.two_sided(_gram(self.inputs), v, _gram(self.outputs))
-        # One vector is multiplied by each root faster than the roots are with each other.
+        # For one vector, multiplying by each root is faster than multiplying the roots with each other.
         return self.root(base.two_sided(self.inputs.mT, v, self.outputs.mT, upper=False))
 
     def multiply(self, v: Tensor) -> Tensor:
@@ -77,10 +78,10 @@ class KroneckerFactor(NamedTuple):
         return each.sum((2, 3)) / taps.grads.shape[1] ** 2
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O), D_A and D_S the partial traces of the whitened D."""
+        """Return |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O), with the partial traces D_A and D_S of the whitened D."""
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
         a, g = self._whiten(taps)
-        if taps.grads.shape[3] == 1:  # rank one a sample: S x S inner products say it all
+        if taps.grads.shape[3] == 1:  # each sample has rank one, so S x S inner products suffice
             kg = g @ g.mT
             ka = (a @ a.mT).expand_as(kg)
             norm_a, norm_g = torch.linalg.diagonal(ka), torch.linalg.diagonal(kg)
@@ -106,7 +107,7 @@ class KroneckerFactor(NamedTuple):
     def _whiten(self, taps: Taps) -> tuple[Tensor, Tensor]:
         a = torch.einsum("rsbti,rji->rbstj", taps.inputs, self.inputs)
         g = torch.einsum("rsbto,rpo->rbstp", taps.grads, self.outputs)
-        if taps.grads.shape[3] > 1:  # at one position, inputs that all samples share stay one row
+        if taps.grads.shape[3] > 1:  # with one position, inputs shared by all samples need no copies
             a = a.expand(-1, -1, g.shape[2], -1, -1)
         return a.flatten(2, 3), g.flatten(2, 3)
 
@@ -116,7 +117,7 @@ class KroneckerFactor(NamedTuple):
 
 
 def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
-    """Return `mean_squares` in other bases. With more positions than outputs, gradients are rotated: they are fewer."""
+    """Return `mean_squares` in other bases; rotates the weight gradients if there are more positions than outputs."""
     if taps.grads.shape[3] <= taps.grads.shape[4]:
         return base.mean_squares(base.rotate(taps, inputs, outputs))
     each = (base.two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in base.example_gradients((taps,)))
@@ -124,7 +125,7 @@ def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[T
 
 
 class KroneckerMoments(NamedTuple):
-    """Running second moments of one layer."""
+    """Running second moments of the inputs and output gradients of one layer."""
 
     inputs: Float[Tensor, "R I I"]  # A
     outputs: Float[Tensor, "R O O"]  # S
@@ -132,9 +133,9 @@ class KroneckerMoments(NamedTuple):
 
 @dataclass(frozen=True)
 class KroneckerRule:
-    """The rule for one layer: F = A (x) S.
+    """The K-FAC rule for one layer: F = A (x) S.
 
-    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as the papers do; "exact" is A (x) S + gamma I.
+    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as in the papers; "exact" is A (x) S + gamma I.
     """
 
     beta: Number = 0.001  # averaging rate
@@ -142,7 +143,7 @@ class KroneckerRule:
     weight_sharing: WeightSharing = "auto"
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> KroneckerMoments:
-        """Return identities plus small random Gram matrices; estimates from the first batches alone would diverge."""
+        """Return identity plus small random Gram matrices; without them, estimates from few batches would diverge."""
 
         def start(n: int) -> Tensor:
             g = 0.1 * rng.normal(replicas, n, n)
@@ -166,7 +167,7 @@ class KroneckerRule:
         return parallel.mean(KroneckerMoments(inputs, outputs))
 
     def factor(self, moments: KroneckerMoments, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]:
-        """Return A (x) S + damping."""
+        """Factorise A (x) S + damping; also return for which replicas this succeeded."""
         if self.damping == "exact":
             ((inputs, outputs, eigenvalues, ok),) = eigenbases([moments])
             return Diagonal(eigenvalues + over(damping, eigenvalues), inputs, outputs), ok
@@ -175,18 +176,18 @@ class KroneckerRule:
         return KroneckerFactor(a, s), ok_a & ok_s
 
     def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
-        """Return the larger ratio of the two factors; a start has 1 + 0.01 n expected on its diagonal."""
+        """Return the larger ratio of the two factors; the initial diagonal has expectation 1 + 0.01 n."""
         return torch.stack([(1 + 0.01 * m.shape[1]) / torch.linalg.diagonal(m).mean(1) for m in moments]).amax(0)
 
 
 def correlation(grads: Float[Tensor, "R S B T O"]) -> Float[Tensor, " R"]:
-    """Return the c of gradients at T > 1 positions, over all processes."""
+    """Return the correlation c between gradients at T > 1 positions (module docstring), over all processes."""
     one, pooled = parallel.mean((grads.square().sum((1, 2, 3, 4)), grads.sum(3).square().sum((1, 2, 3))))
     return (pooled - one) / ((grads.shape[3] - 1) * one).clamp_min(torch.finfo(one.dtype).tiny)
 
 
 class KroneckerLayers(PerLayer):
-    """All layers by the rule; a GPU takes the roots of small factors in one call, and large ones side by side."""
+    """K-FAC for all layers; on a GPU, small factors are factorised in one call, and large ones in parallel."""
 
     rule: KroneckerRule
 
@@ -200,12 +201,12 @@ class KroneckerLayers(PerLayer):
 
 
 def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
-    """Return all layers' factors with split damping by one factorisation, each in a corner of the largest size."""
+    """Factorise all layers with split damping in one batched call, with each factor padded to the largest size."""
     pairs = list(zip(statistics, base.each_layer(damping, len(statistics)), strict=True))
     matrices = [m for moments in statistics for m in moments]
     shares = [share for moments, c in pairs for share in split_damping(moments, c)]
     eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)
-    whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # the identity outside the corners
+    whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # padded with the identity
     sides = [slice(m.shape[1]) for m in matrices]
     for padded, side, m, share in zip(whole, sides, matrices, shares, strict=True):
         padded[:, side, side] = m
@@ -216,11 +217,11 @@ def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple
 
 
 Basis = tuple[Float[Tensor, "R _I _I"], Float[Tensor, "R _O _O"], Float[Tensor, "R _I _O"], Bool[Tensor, " R"]]
-"""Q_A and Q_S, the eigenvalues of A (x) S in their product, and where the decomposition succeeded."""
+"""Eigenvectors Q_A and Q_S, the eigenvalues of A (x) S, and for which replicas the decomposition succeeded."""
 
 
 def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
-    """Return the bases of all layers, which the processes of a fit divide."""
+    """Return the eigenbases of all layers; the processes of a fit share the work."""
     pairs = parallel.eigh([m for moments in layers for m in moments])
     return [
         (qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s)
@@ -229,7 +230,7 @@ def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
 
 
 def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
-    """Return A^gamma and S^gamma."""
+    """Return A^gamma and S^gamma, the moments with split damping."""
     raised = KroneckerMoments(*(m.clone() for m in moments))
     for m, share in zip(raised, split_damping(moments, damping), strict=True):
         torch.linalg.diagonal(m).add_(share.unsqueeze(1))
@@ -237,7 +238,7 @@ def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
 
 
 def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """Return the additions to the diagonals of A and S: the damping, split in proportion to their size."""
+    """Return the terms to add to the diagonals of A and S, pi sqrt(gamma) and sqrt(gamma) / pi."""
     mean_a, mean_s = (torch.linalg.diagonal(m).mean(1) for m in moments)
     ratio = (mean_a + 1e-8) / (mean_s + 1e-8)  # pi^2
     split = over(damping, ratio) ** 0.5
@@ -245,4 +246,4 @@ def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Te
 
 
 def _gram(root: Tensor) -> Tensor:
-    return torch.bmm(root.mT, root)  # `@` would look first at how many axes there are
+    return torch.bmm(root.mT, root)  # faster than `@`, which first inspects the number of axes

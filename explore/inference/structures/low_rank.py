@@ -1,10 +1,10 @@
-"""A matrix U U^T + diag(d) over all weights of all layers, and products with examples' gradients that are never formed.
+"""Low-rank plus diagonal matrices U U^T + diag(d) over all weights, and products with implicit per-example gradients.
 
-Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. In one layer an example's gradient is
-a g^T (summed over positions), so products of G = [g_1 ... g_n], n = S B, with a few vectors need the taps alone:
-g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. The printed sampler has a wrong covariance: B should be the
-Cholesky factor of I + L^T L, K = (C^-T + V^T V)^-1, and the output d^-1/2 (eps - V K V^T eps). `_Half` is the symmetric
-root instead, which has a gradient where U lacks rank, too.
+Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. In one layer the gradient of an
+example is a g^T (summed over positions). Products of G = [g_1 ... g_n], n = S B, with a few vectors thus need only the
+taps: g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. The sampler printed in the paper has the wrong covariance: B
+should be the Cholesky factor of I + L^T L, K = (C^-T + V^T V)^-1, and the output d^-1/2 (eps - V K V^T eps). `_Half`
+uses the symmetric root instead, which is differentiable even if U is rank-deficient.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from explore.core.shapes import Means, Taps, flatten
 from explore.inference.structures.base import dense_eigenvalues, dot, example_gradients
 
 Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
-"""Vectors over all weights, [_L] of them in rows; like samples of the weights."""
+"""A set of L vectors over all weights, in the same layout as weight samples."""
 
-CACHED = 2**20  # numbers of an intermediate over which many passes go, so that it stays in a processor's cache
+CACHED = 2**20  # maximum number of values in an intermediate that is read repeatedly, to fit the CPU cache
 
 
 def inner(u: Vectors, v: Vectors) -> Float[Tensor, "R _S _T"]:
@@ -33,12 +33,12 @@ def inner(u: Vectors, v: Vectors) -> Float[Tensor, "R _S _T"]:
 
 
 def combine(c: Float[Tensor, "R _S _T"], v: Vectors) -> Vectors:
-    """Return linear combinations of vectors, one a row of c."""
+    """Return linear combinations of vectors, one per row of c."""
     return tuple(torch.bmm(c, x.flatten(2)).unflatten(2, x.shape[2:]) for x in v)
 
 
 def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"]:
-    """Return G^T v, the inner product of each example's gradient with each vector."""
+    """Return G^T v, the inner products of all per-example gradients with all vectors."""
     layers = []
     for t, x in zip(taps, v, strict=True):
         parts = []
@@ -51,7 +51,7 @@ def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"
 
 
 def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vectors:
-    """Return G c, the sum of the examples' gradients, weighted by each column of c."""
+    """Return G c, the sums of per-example gradients, weighted by each column of c."""
 
     def products(t: Taps) -> Iterator[Tensor]:
         start = 0
@@ -68,12 +68,12 @@ def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vect
 
 
 def gradients_gram(taps: tuple[Taps, ...]) -> Float[Tensor, "R n n"]:
-    """Return G^T G, the inner products of the examples' gradients with each other."""
+    """Return G^T G, the Gram matrix of the per-example gradients."""
     return reduce(torch.add, (part for t in taps for part in _grams(t)))
 
 
 def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
-    """Yield the summands of the inner products of a layer's gradients."""
+    """Yield the terms that sum to the Gram matrix of the gradients of one layer."""
     inputs, (r, s, b, positions, o) = t.inputs, t.grads.shape
     if positions == 1:
         a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
@@ -88,13 +88,13 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
 
 
 def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """Yield `example_gradients`, as many as a processor's cache holds, or a device with `beside` vectors for each."""
+    """Yield `example_gradients` in chunks that fit the CPU cache, or GPU limits with `beside` vectors per example."""
     g = taps[0].grads
     return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
 
 
 def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the taps of as many examples at a time as keep [R, S, B, T, L, O] numbers within the budget."""
+    """Yield taps in chunks of examples for which an intermediate [R, S, B, T, L, O] stays within the size limit."""
     r, s, b, positions, o = t.grads.shape
     size = max(1, held(t.grads) // (r * s * positions * o * vectors))
     for start in range(0, b, size):
@@ -103,9 +103,9 @@ def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 class LowRankFactor(NamedTuple):
-    """P = U U^T + diag(d), with Woodbury's identity for all that needs P^-1."""
+    """The factor P = U U^T + diag(d); P^-1 is computed by the Woodbury identity."""
 
-    columns: Vectors  # U: [R, L, I, O] a layer
+    columns: Vectors  # U: [R, L, I, O] per layer
     diagonal: Means  # d
 
     def solve(self, v: Vectors) -> Vectors:
@@ -124,7 +124,7 @@ class LowRankFactor(NamedTuple):
         return total - 2 * torch.linalg.diagonal(self._core()).log().sum(1).to(total)
 
     def variance(self) -> Means:
-        """Return it in double precision (1 / d cancels where U has most of the precision), at least 1 / P_ii."""
+        """Return the diagonal of P^-1, at least 1 / P_ii; in double precision, as 1 / d nearly cancels for large U."""
         wide = LowRankFactor(*(tuple(t.double() for t in part) for part in self))
         parts = zip(self.columns, wide.diagonal, wide.columns, wide._correction(), strict=True)
         return tuple(
@@ -132,7 +132,7 @@ class LowRankFactor(NamedTuple):
         )
 
     def trace(self, new: LowRankFactor) -> Float[Tensor, " R"]:
-        """Return sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
+        """Return tr(P new^-1) = sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
         low = torch.linalg.diagonal(inner(self.columns, new.solve(self.columns))).sum(1)
         return (
             torch.stack([(d * v).sum((1, 2)) for d, v in zip(self.diagonal, new.variance(), strict=True)]).sum(0) + low
@@ -176,7 +176,7 @@ class LowRankFactor(NamedTuple):
         return u.mT @ u + torch.diag_embed(flatten(self.diagonal))
 
     def _core(self) -> Float[Tensor, "R L L"]:
-        """Return C^-1, lower triangular, with C C^T = I + V^T V and V = d^-1/2 U, in double precision."""
+        """Return C^-1, lower triangular, in double precision, with C C^T = I + V^T V and V = d^-1/2 U."""
         gram = _gram(self._low()[0])
         eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
         return inverse_triangle(torch.linalg.cholesky_ex(eye + gram)[0])
@@ -191,19 +191,19 @@ class LowRankFactor(NamedTuple):
         return tuple(u * s for u, s in zip(self.columns, scale, strict=True)), scale
 
     def _correction(self) -> Vectors:
-        """Return the rows z of P^-1 = diag(1/d) - z^T z."""
+        """Return the rows z in P^-1 = diag(1/d) - z^T z."""
         divided = tuple(x / d.unsqueeze(1) for x, d in zip(self.columns, self.diagonal, strict=True))
         return combine(self._core().to(self.diagonal[0]), divided)
 
 
 def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
-    """Return V^T V in double precision, as it has twice the digits of V."""
+    """Return V^T V in double precision, which products of single-precision values need."""
     v = tuple(x.double() for x in low)
     return inner(v, v)
 
 
 class _Shrinkage(torch.autograd.Function):
-    """f(M) with f(l) = 1 / (1 + l + (1 + l)^1/2), whose gradient exists for equal eigenvalues, unlike that of eigh."""
+    """The matrix function f(M), f(l) = 1 / (1 + l + (1 + l)^1/2), differentiable (unlike eigh) at equal eigenvalues."""
 
     @staticmethod
     def forward(ctx, m):  # type: ignore[no-untyped-def]
@@ -221,7 +221,7 @@ class _Shrinkage(torch.autograd.Function):
 
 
 class _Half(NamedTuple):
-    """H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = f(V^T V), see `_Shrinkage`."""
+    """The root H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = f(V^T V), see `_Shrinkage`."""
 
     low: Vectors  # V
     k: Float[Tensor, "R L L"]  # symmetric

@@ -1,1 +1,1 @@
-"""Updates by natural gradient, by reparameterisation, or at a point."""
+"""Training updates: natural gradients, reparameterisation gradients, and point estimates."""

@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba, 2015) as a pure step, for the posteriors that are trained by plain gradients."""
+"""Adam (Kingma and Ba, 2015) as a pure function, for posteriors trained with ordinary gradients."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Moving(NamedTuple):
-    """Moving averages of the gradients and of their squares, without bias correction."""
+    """Moving averages of gradients and squared gradients, without bias correction."""
 
     first: Tensors
     second: Tensors
 
 
 def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float | Tensor) -> Weights:
-    """Return the gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 at each sample; `penalised` is mostly W."""
+    """Return the gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 for each sample; `penalised` is W for this penalty."""
     gradients = parallel.mean(tuple(t.gradients() / t.grads.shape[2] for t in taps))
     return tuple(over(decay, w) * w - g for w, g in zip(penalised, gradients, strict=True))
 
 
 def start(parameters: Tensors) -> Moving:
-    """Return averages before the first gradient."""
+    """Return the initial averages, which are zero."""
     return Moving(tuple(map(torch.zeros_like, parameters)), tuple(map(torch.zeros_like, parameters)))
 
 
 def rates(lr: Any, step: Any) -> tuple[Any, Any]:
-    """Return the size of step t (from 1) and the floor of its denominators, for all replicas or each."""
+    """Return the bias-corrected learning rate and epsilon of step t, counted from 1; shared or per replica."""
     root = (1 - BETA2**step) ** 0.5
     return lr * root / (1 - BETA1**step), EPSILON * root
 
 
 def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: tuple[Any, Any]) -> tuple[Tensors, Moving]:
-    """Take one step against the gradients."""
+    """Take one Adam step against the gradients."""
     size, floor = rates
     first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))
     second = tuple(
@@ -55,5 +55,5 @@ def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: tupl
 
 
 def cosine(progress: float) -> float:
-    """Return a step schedule that falls from 1 to 0 along half a cosine."""
+    """Return the factor of a cosine schedule, which falls from 1 to 0 over training."""
     return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))

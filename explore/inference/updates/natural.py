@@ -1,6 +1,6 @@
-"""Natural-gradient variational inference: gradients, the update that several papers share, and presets.
+"""Natural-gradient variational inference: gradients, the update shared by several papers, and presets.
 
-Posteriors with another structure of the Fisher matrix are `NaturalGradient`s; other updates are of `NaturalPosterior`.
+Subclass `NaturalGradient` for a new structure of the Fisher matrix, and `NaturalPosterior` for a different update.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from explore.inference.updates.steps import Fisher, Pass, Schedule
 
 
 def mean_gradient(taps: tuple[Taps, ...]) -> Means:
-    """Return the mean log-likelihood's gradient over samples and examples of this process, a tuple of [R, I, O]."""
+    """Return the log-likelihood gradient, averaged over samples and examples of this process: a tuple of [R, I, O]."""
     return tuple(mean_outer(t) for t in taps)
 
 
 def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> Means:
-    """Return V = E[g] - gamma W, the mean gradient with the prior's, averaged over the samples W."""
+    """Return V = E[g] - gamma W, the gradient of log-likelihood and prior, averaged over weight samples W."""
     layers = zip(gradient, weights, each_layer(gamma, len(gradient)), strict=True)
     return tuple(
         torch.addcmul(g, c, w.mean(1), value=-1) if isinstance(c, Tensor) else torch.sub(g, w.mean(1), alpha=c)
@@ -43,15 +43,15 @@ def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalPosterior(GaussianPosterior):
-    """A Gaussian over weights, fitted by natural gradients at weight samples: the settings of all such methods."""
+    """A Gaussian over weights, fitted by natural gradients at weight samples, with the settings of all such methods."""
 
-    samples: int = 10  # S, weight samples a step
-    weight_noise: bool = True  # False: one gradient, at the mean (plain K-FAC, OGN, ...); the density stays
-    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
+    samples: int = 10  # S, weight samples per step
+    weight_noise: bool = True  # False: one gradient, at the mean (plain K-FAC, OGN, ...); q keeps its covariance
+    warm_start: float = 0.0  # initial fraction of training with gradients at the mean
     lr: float = 0.01  # alpha
-    lr_decay: float = 0.1  # factor of alpha (and of averaging rates, except VOGN's) ...
-    lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: Schedule = "step"  # or "linear": in a straight line from there to the end
+    lr_decay: float = 0.1  # factor for alpha (and averaging rates, except in VOGN) ...
+    lr_decay_at: float = 0.5  # ... after this fraction of training
+    lr_schedule: Schedule = "step"  # or "linear": decay linearly from `lr_decay_at` to the end
     momentum: float = 0.9  # of the gradient, before preconditioning
 
     ranges: ClassVar[dict[str, str]] = {
@@ -64,15 +64,15 @@ class NaturalPosterior(GaussianPosterior):
         return self.net.biases
 
     def schedule(self, progress: float) -> Number:
-        """Return the factor of the step at this part of the training."""
+        """Return the factor of the learning rate at this fraction of training."""
         return steps.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
 
     def is_noisy(self, progress: float) -> bool:
-        """Return whether gradients are taken at weight samples, and not at the mean."""
+        """Return whether gradients are taken at weight samples rather than at the mean."""
         return self.weight_noise and progress >= self.warm_start
 
     def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Return weights W for gradients, samples of q (for each of the `parts`) or its mean, and the pass at them."""
+        """Run the training pass at weights W: samples of q for each of the `parts`, or its mean. Return W and pass."""
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)
@@ -90,9 +90,9 @@ class NaturalState(NamedTuple):
     common: Common
     mean: Means  # M
     momentum: Means
-    statistics: Statistics  # of F, the Fisher matrix
+    statistics: Statistics  # running statistics of the Fisher matrix F
     damping: Float[Tensor, " R"]  # gamma' - gamma
-    sampling: Factor  # F + gamma: the posterior's precision, times lambda / N
+    sampling: Factor  # F + gamma: the posterior precision times lambda / N
     step_factor: Factor  # F + gamma': preconditions the mean step
 
 
@@ -104,13 +104,13 @@ class NaturalGradient(NaturalPosterior):
     """
 
     beta: float = 0.001  # averaging rate of the Fisher matrix
-    decay: float = 0.0  # p: at step t alpha and the averaging rates are also divided by 1 + t^p; 0: they are not
+    decay: float = 0.0  # p: step t also divides alpha and averaging rates by 1 + t^p; 0: no such decay
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
-    adaptive_damping: bool = True  # whether gamma' rises above that where steps overshoot; not in the papers
-    statistics_interval: int = 1  # steps between updates of the Fisher matrix, in all its parts
+    adaptive_damping: bool = True  # whether gamma' increases further if steps overshoot; not in the papers
+    statistics_interval: int = 1  # steps between updates of the Fisher matrix
     factor_interval: int = 1  # T_inv: steps between factorisations
-    kl_clip: float | None = None  # how far a step may change the predictions before alpha decays, see `clipped`
-    trust_region: float | None = None  # how far it may move q: a KL divergence in nats, see `step_limit`
+    kl_clip: float | None = None  # limit on the change in predictions per step, before alpha decays, see `clipped`
+    trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `step_limit`
     fisher: Fisher = "true"
 
     by_replica = frozenset({"lr", "beta", "lr_decay", "prior_variance", "kl_weight", "trust_region"})
@@ -126,7 +126,7 @@ class NaturalGradient(NaturalPosterior):
 
     @property
     def decomposes(self) -> bool:
-        """Whether factors need eigendecompositions, which block the host."""
+        """Whether factorisation needs eigendecompositions, which make the CPU wait for the GPU."""
         return False
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> NaturalState:
@@ -170,16 +170,16 @@ class NaturalGradient(NaturalPosterior):
         observed = step % self.statistics_interval == 0
         factored, next_factored = ((t % self.factor_interval) == 0 for t in (step, step + 1))
         kind = (progress >= self.warm_start, observed, factored, next_factored)
-        renewed = self.adaptive_damping and not next_factored  # where a step was taken back, see `_judged`
+        renewed = self.adaptive_damping and not next_factored  # if a step is rejected, see `_judged`
         waits = self.decomposes and (factored or renewed)
         return Turn(None if waits else kind, (self.lr * schedule, schedule))
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
-        """Return the statistics to keep after the step's factors are computed."""
+        """Return the statistics to store once the factors of the step are computed, by default unchanged."""
         return statistics
 
     def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
-        """Return the largest share, over layers, of the Fisher diagonal that is still its initial value."""
+        """Return the share of the Fisher diagonal that still comes from initialisation, the maximum over layers."""
         k = int(state.common.step) // self.statistics_interval
         return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
 
@@ -189,7 +189,7 @@ class NaturalGradient(NaturalPosterior):
     def _curvature(
         self, state: NaturalState, forward: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
-        """Return F after the batch, F + gamma and F + gamma' (recomputed if due), and the replicas where both exist."""
+        """Update F with the batch, and F + gamma and F + gamma' if due; also return which replicas succeeded."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
             taps = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
@@ -202,7 +202,7 @@ class NaturalGradient(NaturalPosterior):
     def _factor(
         self, statistics: Statistics, damping: Float[Tensor, " R"], gamma: Dampings
     ) -> tuple[Factor, Factor, Tensor]:
-        """Return F + gamma, F + gamma', and the replicas for which both succeeded."""
+        """Factorise F + gamma and F + gamma'; also return for which replicas both succeeded."""
         sampling, ok = self.structure.factor(statistics, gamma)
         if not (self.adaptive_damping or self.extrinsic_damping):
             return sampling, sampling, ok
@@ -210,27 +210,27 @@ class NaturalGradient(NaturalPosterior):
         if not self.extrinsic_damping and tree.known_all_true(~raised):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
-        # Each replica's bits are the same whether or not another one's damping is raised.
+        # The result of a replica is bit-identical whether or not other replicas have raised damping.
         return sampling, tree.where(raised, step_factor, sampling), ok & ok_step
 
     def _judged(
         self, new: NaturalState, old: NaturalState, overshoot: Tensor, finite: Tensor, ok: Tensor
     ) -> tuple[NaturalState, Tensor]:
-        """Return the state, without the step where it overshot, with the next damping; and which replicas are well."""
+        """Reject steps that overshot, and adapt the damping. Return the state and which replicas are valid."""
         gamma = self._mean_gamma(old)
         damping, accepted = steps.adapt(gamma + old.damping, overshoot)
-        accepted |= ~finite  # no damping helps there, and the replica fails
+        accepted |= ~finite  # more damping would not help; the replica fails
         new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
         ok = ok | ~accepted
         if tree.known_all_true(accepted) or (int(old.common.step) + 2) % self.factor_interval == 0:
             return new, ok
-        # With factors of the old damping the same step would come again, and the damping would double without end.
+        # With the old factors, the same step would be rejected again, and the damping would double indefinitely.
         raised = _raised(self.gamma(new.common), new.damping)
         renewed, ok_renewed = self.structure.factor(new.statistics, raised)
         return new._replace(step_factor=tree.where(accepted, new.step_factor, renewed)), ok & (ok_renewed | accepted)
 
     def _mean_gamma(self, state: NaturalState) -> float | Float[Tensor, " R"]:
-        """Return gamma, or its mean over all weights where these differ."""
+        """Return gamma, or its mean over all weights if it differs between them."""
         gamma = self.gamma(state.common)
         if not isinstance(gamma, tuple):
             return gamma
@@ -239,7 +239,7 @@ class NaturalGradient(NaturalPosterior):
 
 
 def _raised(gamma: Dampings, damping: Float[Tensor, " R"]) -> Dampings:
-    """Return gamma'."""
+    """Return gamma' = gamma + damping."""
     if not isinstance(gamma, tuple):
         return gamma + damping
     return tuple(c + over(damping, c) if isinstance(c, Tensor) else c + damping for c in gamma)
@@ -248,7 +248,7 @@ def _raised(gamma: Dampings, damping: Float[Tensor, " R"]) -> Dampings:
 SMALL: dict[str, object] = {
     "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
 }  # fmt: skip
-"""The preset `small`, for a few dozen labels; chosen by active learning with noisy K-FAC on Boston."""
+"""The preset `small`, for a few dozen labels; chosen by active learning with noisy K-FAC on Boston Housing."""
 
 TABLE: dict[str, object] = {
     "epochs": 120, "batch_size": 64, "min_batches": 16, "samples": 2, "lr": 1.0, "lr_schedule": "linear",
@@ -256,10 +256,10 @@ TABLE: dict[str, object] = {
     "adaptive_damping": False, "trust_region": 0.25, "warm_start": 0.5, "prior_variance": 2.0,
     "kl_weight": 1.0,
 }  # fmt: skip
-"""The preset `default` of posteriors with Kronecker factors, for tables from some hundred rows on.
+"""The preset `default` of posteriors with Kronecker factors, for tables with at least a few hundred rows.
 
-Chosen for noisy K-FAC on validation parts of splits that no table reports: experiments/table_defaults. A prior twice as
-wide as the papers' predicts as well, and is less sure where there are no data.
+Chosen for noisy K-FAC on validation sets of splits not used in reported results: experiments/table_defaults. The prior
+variance is twice that of the papers: predictions are as accurate, and less confident away from the data.
 """
 
 _FEW: dict[str, object] = TABLE | {"epochs": 300, "min_batches": 8, "prior_variance": 1.0}
@@ -271,22 +271,22 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
         250: TABLE,
     },
 }
-"""The same by units and rows, see `recommended_settings`; more units need a narrower prior. Chosen on UCI sets."""
+"""Settings by hidden units and rows (`recommended_settings`), chosen on UCI sets. More units need a narrower prior."""
 
 HUNDREDS = TABLE | {"prior_variance": 0.3}
-"""The former preset for 64 to 250 rows, which settings by rows have replaced."""
+"""The former preset for 64 to 250 rows, superseded by `TABLE_BY_ROWS`."""
 
 CLASSES = TABLE | {"lr_decay_at": 0.8, "warm_start": 0.7, "prior_variance": 1.0}
-"""The same for classes: better in the mean over eleven validation sets, and less sure of errors."""
+"""The preset `classes`: better than `TABLE` on average over eleven validation sets, and less confident when wrong."""
 
 IMAGE: dict[str, object] = {
     "epochs": 150, "batch_size": 128, "samples": 1, "lr": 0.3, "lr_schedule": "linear", "lr_decay": 0.0,
     "lr_decay_at": 0.0, "beta": 0.2, "statistics_interval": 5, "adaptive_damping": False,
     "extrinsic_damping": 0.03, "kl_clip": 0.01, "prior_variance": 0.0025, "kl_weight": 0.1, "weight_sharing": "expand",
 }  # fmt: skip
-"""The preset `image` of posteriors with Kronecker factors, for image networks, from one epoch on.
+"""The preset `image` of posteriors with Kronecker factors, for image networks, usable from one epoch on.
 
-Averages forget their start within some hundred steps, in `paper-image` within thousands. Steps and noise are smaller
-than the paper's. Chosen on validation parts of MNIST (LeNet-5) and CIFAR-10 (LeNet-5, narrow VGG16s). Under a prior
-twice as wide the VGG16s are a little better, and the LeNet-5 is far too sure.
+Running averages lose their initial value within a few hundred steps (in `paper-image` within thousands). Steps and
+noise are smaller than in the paper. Chosen on validation sets of MNIST (LeNet-5) and CIFAR-10 (LeNet-5, narrow VGG16s).
+A prior twice as wide is slightly better for VGG16s, but makes LeNet-5 strongly overconfident.
 """

@@ -1,12 +1,12 @@
-"""Layers with separate weights for every example, see `explore.nets.protocols.Layer`.
+"""Layers that draw separate weights for every example, see `explore.nets.protocols.Layer`.
 
-A layer with independent Gaussian weights, N(M, sigma^2), at T positions of an example b, which share its weights:
+A layer with independent Gaussian weights, N(M, sigma^2), which the T positions of an example b share:
 
     T = 1    h_b  = a_b M + sqrt(a_b^2 sigma^2) o eps_b                          Kingma, Salimans, Welling (2015)
     T > 1    h_bt = a_bt M + [(a_bt o r_b) (sigma o E)] o s_b                    Flipout: Wen et al. (2018)
 
-with white noise eps_b of each example and E [I, O] of each sample, and random signs r_b of inputs and s_b of outputs,
-which make the weights of different examples uncorrelated.
+with white noise eps_b per example and E [I, O] per sample. Random signs r_b of inputs and s_b of outputs make the
+weights of different examples uncorrelated.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from explore.execution import parallel
 
 
 class Own:
-    """A layer with separate weights for every example."""
+    """A layer with explicit separate weights for every example."""
 
     def __init__(self, weights: Float[Tensor, "R S B I O"]):
         self.weights, self.samples = weights, weights.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         return torch.einsum("rsbti,rsbio->rsbto", a, self.weights)
 
 
 class Local:
-    """A layer with Gaussian weights M, sigma [R, I, O], drawn for every example; `apart`: for every position, too."""
+    """A layer with Gaussian weights M, sigma [R, I, O], drawn per example, or per position if `apart` is true."""
 
     def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng, apart: bool = False):
         self.mean, self.std, self.samples, self.rng, self.apart = mean, std, samples, rng, apart
 
     def __call__(self, a: Tensor, patches: tuple[int, int] | None = None) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]; `patches` are channels and places of the kernel."""
+        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]; `patches` is (channels, kernel positions)."""
         mean = rows_times(a, self.mean)
         if self.apart or a.shape[3] == 1:
             return self._drawn(mean, rows_times(a.square(), self.std.square()))
@@ -53,7 +53,7 @@ class Local:
         return mean + (flipped @ weights).flatten(2, 3).unflatten(2, a.shape[2:4]) * out.unsqueeze(3)
 
     def through(self, a: Float[Tensor, "N C height width"], product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Apply the layer to images, N = B or S B, by products with matrices, see `protocols.Layer`."""
+        """Apply the layer to images, N = B or S B; `product` multiplies images by weights, see `protocols.Layer`."""
         mean = product(a, self.mean)
         if self.apart or mean.shape[3] == 1:
             return self._drawn(mean, product(a.square(), self.std.square()))
@@ -64,12 +64,12 @@ class Local:
 
     def _drawn(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Draw pre-activations with this mean and variance."""
-        # Without a bias an input of zeros has no variance, and the root no gradient there.
+        # Without a bias, all-zero inputs give zero variance, where the square root has no finite gradient.
         noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
         return mean + variance.clamp_min(1e-20).sqrt() * noise
 
     def _flips(self, examples: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sigma o E [R, S, parts, I, O], and the signs of inputs (or channels) and of outputs, [R, S, B, _]."""
+        """Draw sigma o E [R, S, parts, I, O], and random signs of inputs (or channels) and outputs, [R, S, B, _]."""
         r, i, o = self.std.shape
         noise = self.rng.normal(r, self.samples, parallel.world().held, i, o)
         weights = self.std[:, None, None] * noise
@@ -78,22 +78,22 @@ class Local:
 
 
 class Masked:
-    """A layer diag(z) M with a separate mask z for every example, see `protocols.Layer`."""
+    """A layer diag(z) M with a separate dropout mask z for every example, see `protocols.Layer`."""
 
     def __init__(self, weights: Float[Tensor, "R 1 I O"], mask: Float[Tensor, "R S B I"]):
         self.weights, self.mask, self.samples = weights, mask, mask.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         masked = a * self.mask.unsqueeze(3)
         return (masked.flatten(2, 3) @ self.weights).unflatten(2, masked.shape[2:4])
 
     def of_examples(self) -> Float[Tensor, "R B I O"]:
-        """Return diag(z) M of each example of the one sample."""
+        """Return the weights diag(z) M of each example; the layer must have one sample."""
         return self.mask.squeeze(1).unsqueeze(3) * self.weights
 
     def taps(self, taps: Taps) -> Taps:
-        """Return the taps of M from those of the layer with one sample."""
+        """Convert taps of the layer, which must have one sample, to taps of M."""
         each = taps.example_gradients
 
         def gradient(grads: Tensor, _: bool) -> Tensor:
@@ -107,7 +107,7 @@ class Masked:
 
 
 def dropout_mask(lead: Sequence[int], inputs: int, bias: bool, rate: float, rng: Rng) -> Float[Tensor, "... I"]:
-    """Draw z_i = Bernoulli(1 - p) / (1 - p) with the rate p; z = 1 for the bias, the last of the inputs."""
+    """Draw dropout masks z_i = Bernoulli(1 - p) / (1 - p) with rate p; z = 1 for the bias, the last input."""
     z = (rng.uniform(*lead, inputs) >= rate).to(rng.dtype) / (1 - rate)
     if bias:
         z[..., -1] = 1

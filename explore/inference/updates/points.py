@@ -1,4 +1,4 @@
-"""Nets at the mode of the posterior, [R, S, I, O]: Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) for each."""
+"""MAP estimates of networks, weights [R, S, I, O]: Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) for each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class PointState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PointEstimate(Predictive):
-    """Nets fitted by gradients of the posterior's density."""
+    """Point estimates: networks trained by gradient descent on the negative log posterior density (MAP)."""
 
     epochs: int = 200
-    lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
+    lr: float = 0.01  # Adam's initial learning rate; cosine decay to 0
     prior_variance: float | Literal["learned"] = 1.0  # eta; point estimates do not learn it
 
     @property
     def nets(self) -> int:
-        """The number of nets of a replica."""
+        """The number of networks per replica."""
         return 1
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
@@ -53,15 +53,15 @@ class PointEstimate(Predictive):
         return end_update(self, forward, PointState(state.common, weights, moving), state)
 
     def noisy_layers(self, state: PointState, batch: Batch, rng: Rng) -> tuple[Any, ...]:
-        """Return layers to train in place of the weights; their `taps` turn the layers' taps into the weights'."""
+        """Return random layers (such as dropout) to train through; their `taps` method returns taps of the weights."""
         return ()
 
     def penalised(self, weights: Weights) -> Weights:
-        """Return the gradient of the penalty, times N eta."""
+        """Return the gradient of the weight penalty, times N eta."""
         return weights
 
     def descend(
         self, weights: Weights, gradients: Weights, moving: adam.Moving, rates: Any
     ) -> tuple[Weights, adam.Moving]:
-        """Take a step against the gradients."""
+        """Take one optimiser step against the gradients."""
         return adam.descend(weights, gradients, moving, rates)

@@ -1,10 +1,10 @@
-"""Variational posteriors over coordinates that weights are made of, fitted by Adam on the bound through samples.
+"""Variational posteriors over coordinates z that parameterise the weights, fitted by Adam with reparameterised samples.
 
-A `Form` makes the weights of one layer from coordinates z with a Gaussian density q, and from point estimates:
+A `Form` builds the weights of one layer from coordinates z with a Gaussian density q(z), and from point estimates:
 
     minimise  -E_q[log p(y | x, W(z))] + (lambda / N) KL(q(z) || N(0, eta))          per example, with Adam
 
-KL and gain are those of q(z) and ignore the point estimates.
+KL and gain are computed for q(z) and ignore the point estimates.
 """
 
 from __future__ import annotations
@@ -36,31 +36,34 @@ from explore.nets.protocols import Layer
 
 Tensors = tuple[Tensor, ...]
 TABLE: dict[str, object] = {"epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.01, "initial_std": 0.001}
-"""Part of the preset `default`: experiments/table_defaults/others.py. With larger deviations, training drops hidden
-units before they have learnt anything."""
+"""Part of the preset `default`: experiments/table_defaults/others.py. With a larger initial standard deviation,
+training prunes hidden units before they have learned anything."""
 SMALL: dict[str, object] = {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35}
-"""The preset `small`, and of most `hundreds`: experiments/table_defaults/few.py."""
-EXCESS_SAMPLES = 1000  # for the part of the KL that has no closed form
+"""The preset `small`, and `hundreds` of most posteriors: experiments/table_defaults/few.py."""
+EXCESS_SAMPLES = 1000  # to estimate the part of the KL that has no closed form
 
 
 class Form(ABC):
-    """The construction of one layer from coordinates and point estimates."""
+    """A construction of one layer from coordinates and point estimates."""
 
-    coordinates: tuple[tuple[int, int], ...]  # (I, O) of each tensor of coordinates
-    fresh: ClassVar[bool] = True  # whether coordinates for every example are small beside the layer's output
-    excess_samples: int = 0  # samples that say by how much the KL exceeds the Gaussian's; 0: it does not
+    coordinates: tuple[tuple[int, int], ...]  # (I, O) of each coordinate tensor
+    fresh: ClassVar[bool] = True  # whether separate coordinates per example are small compared to the layer's output
+    excess_samples: int = 0  # samples to estimate the excess of the KL over that of the Gaussian; 0: no excess
 
     @abstractmethod
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
-        """Return means [R, I, O], spreads and point estimates; deviations are softplus(spread), or see `Triangular`."""
+        """Return initial means [R, I, O], spreads (std = softplus(spread), or see `Triangular`) and point estimates."""
 
     @abstractmethod
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
-        """Return the layer of coordinates z [R, S, (B,) I, O], and samples [R, ...] of its KL minus the Gaussian's."""
+        """Build the layer from coordinates z [R, S, (B,) I, O].
+
+        Also return samples [R, ...] of the excess of its KL over that of q(z), 0 for a Gaussian layer.
+        """
 
 
 class Factorised(Form):
-    """W [I, O] is Gaussian with independent entries, the bias being its last row."""
+    """A weight matrix W [I, O] with independent Gaussian entries; the bias is its last row."""
 
     fresh = False
 
@@ -78,13 +81,13 @@ class Factorised(Form):
 
 
 class Triangular(NamedTuple):
-    """The block of one tensor of coordinates with the full covariance L L^T."""
+    """The block of one coordinate tensor with a full covariance L L^T."""
 
     root_: Float[Tensor, "R n n"]  # L
 
     @classmethod
     def of(cls, spread: Float[Tensor, "R n n"]) -> Triangular:
-        """Return L with the diagonal softplus(spread) and the spread's entries below it."""
+        """Build L from `spread`: softplus of its diagonal, and its entries below the diagonal."""
         return cls(spread.tril(-1) + torch.diag_embed(F.softplus(spread.diagonal(dim1=1, dim2=2))))
 
     def solve(self, v: Tensor) -> Tensor:
@@ -119,12 +122,12 @@ class Triangular(NamedTuple):
         return torch.cholesky_inverse(self.root_)
 
     def _white(self, taps: Taps) -> Float[Tensor, "R S B n"]:
-        """L^T g, where T and I are 1."""
+        """Return L^T g for the gradient g of each example; axes T and I of the taps have length 1 here."""
         return torch.einsum("rsbn,rnm->rsbm", (taps.inputs * taps.grads).squeeze(3), self.root_)
 
 
 class ReparamState(NamedTuple):
-    """The state of a `Reparameterised` posterior; for each layer a tuple of tensors."""
+    """The state of a `Reparameterised` posterior, with a tuple of tensors per layer."""
 
     common: Common
     mean: tuple[Tensors, ...]
@@ -135,18 +138,18 @@ class ReparamState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reparameterised(GaussianPosterior):
-    """A Gaussian over coordinates that weights are made of.
+    """A Gaussian posterior over coordinates that parameterise the weights.
 
-    `reparameterisation` says where coordinates are drawn in training. "auto": for every example; "weights": for every
-    sample; "local": also for every position of a Gaussian layer, which makes learnt deviations too large.
+    `reparameterisation` sets how coordinates are drawn in training. "auto": per example; "weights": per sample;
+    "local": in Gaussian layers also per position, which makes fitted standard deviations too large.
     """
 
-    samples: int = 10  # S, samples a step
-    lr: float = 0.01  # of Adam at the start
-    schedule: Literal["cosine", "power"] = "cosine"  # of lr: to 0 along half a cosine, or (1 + 5e-4 t)^-0.3
+    samples: int = 10  # S, samples per step
+    lr: float = 0.01  # Adam's initial learning rate
+    schedule: Literal["cosine", "power"] = "cosine"  # of lr: cosine decay to 0, or (1 + 5e-4 t)^-0.3
     initial_std: float = 0.05  # of the coordinates
     reparameterisation: Literal["auto", "local", "weights"] = "auto"
-    noise_start: int = 0  # steps before the likelihood's noise is learnt
+    noise_start: int = 0  # steps before the noise of the likelihood is updated
 
     ranges: ClassVar[dict[str, str]] = {"noise_start": "[0, inf)"}
 
@@ -158,7 +161,7 @@ class Reparameterised(GaussianPosterior):
     @property
     @abstractmethod
     def forms(self) -> tuple[Form, ...]:
-        """One for each layer."""
+        """The `Form` of each layer."""
 
     @property
     def over_weights(self) -> bool:
@@ -196,7 +199,7 @@ class Reparameterised(GaussianPosterior):
             out, statistics = self.net.train_output((*built, *norms), batch.x, samples=self.samples)
             nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
             loss = nll + (self.kl_weight / n_data) * (super().kl_prior(differentiable) + excess)
-            gradients = torch.autograd.grad(loss.sum(), (*free, *norms))  # replicas do not meet: each gets its own
+            gradients = torch.autograd.grad(loss.sum(), (*free, *norms))  # replicas are independent, so the sum is safe
 
         size, floor = numbers(self.turn(step, progress))
         values, moving = adam.descend(old, parallel.mean(gradients[: len(old)]), state.moving, (size, floor))
@@ -221,7 +224,7 @@ class Reparameterised(GaussianPosterior):
         return mean, Blocks(tuple(map(_block, mean, spread))), 1.0
 
     def kl_prior(self, state: ReparamState) -> Float[Tensor, " R"]:
-        # The same numbers at every call: the estimate is a function of the state, as its closed-form part is.
+        # A fixed seed makes the estimate a deterministic function of the state, like its closed-form part.
         total, replicas = super().kl_prior(state), len(state.common.alive)
         rng = Rng(0, total.device, total.dtype)
         for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
@@ -236,7 +239,7 @@ class Reparameterised(GaussianPosterior):
         drawn = self.sample_coordinates(state, self.gain_samples, rng)
         noise = self.likelihood.sample_noise(state.common.noise, self.gain_samples, rng)
         with torch.enable_grad():
-            # A copy of the same draw for each example, so that each gets its own gradient.
+            # Copy each draw for every example, to get separate gradients per example.
             n = batch.x.shape[1]
             copies = tuple(z.unsqueeze(2).expand(-1, -1, n, -1, -1).detach().requires_grad_() for z in drawn)
             layers, _ = self._build(state, (len(state.common.alive), self.gain_samples), rng, copies)
@@ -244,7 +247,7 @@ class Reparameterised(GaussianPosterior):
             out = self.net.output(layers, batch.x, samples=self.gain_samples)
             log_prob = self.likelihood.log_prob(noise, out, batch.y.unsqueeze(1))
             gradients = torch.autograd.grad(log_prob.sum(), copies)
-        # As if each tensor of coordinates were the weights of a layer whose one input is 1.
+        # Treat each coordinate tensor as the weights of a layer with a single input, 1.
         one = torch.ones_like(out[:, :1, :, :1]).unsqueeze(4)
         rows = [(m.flatten(1).unsqueeze(1), s) for m, s in zip(sum(state.mean, ()), sum(state.spread, ()), strict=True)]
         flat = [_block(m, s.view_as(m) if s.numel() == m.numel() else s) for m, s in rows]
@@ -253,7 +256,7 @@ class Reparameterised(GaussianPosterior):
     def _build(
         self, state: ReparamState, lead: tuple[int, ...], rng: Rng, coordinates: Tensors | None = None
     ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"] | float]:
-        """Return the layers and the excess of the KL, at coordinates, or with new ones of shape `lead` + [I, O]."""
+        """Build layers from `coordinates`, or draw new ones of shape `lead` + [I, O]. Also return the KL excess."""
         remaining, layers = iter(coordinates or ()), list[Layer]()
         excess: Tensor | float = 0.0
         for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
@@ -272,12 +275,12 @@ class Reparameterised(GaussianPosterior):
 
 
 def glorot(replicas: int, shape: tuple[int, int], layer: tuple[int, int], rng: Rng) -> Tensor:
-    """Draw Glorot's uniform start for a layer [I, O], [R, *shape]."""
+    """Draw initial values [R, *shape] from Glorot's uniform distribution for a layer [I, O]."""
     return (2 * rng.uniform(replicas, *shape) - 1) * math.sqrt(6 / sum(layer))
 
 
 def spread_of(mean: Tensor, std: float, full: bool = False) -> Tensor:
-    """Return the spread of coordinates with this mean and equal deviations; in full, [R, I O, I O]."""
+    """Return the spread that gives all coordinates the standard deviation `std`; if `full`, as [R, I O, I O]."""
     spread = torch.full_like(mean, std).expm1().log()
     return torch.diag_embed(spread.flatten(1)) if full else spread
 
@@ -287,13 +290,13 @@ def _block(mean: Tensor, spread: Tensor) -> Diagonal | Triangular:
 
 
 def _sample_of(mean: Tensor, spread: Tensor, counts: tuple[int, ...], rng: Rng) -> Tensor:
-    """Draw coordinates, [R, *counts, I, O]."""
+    """Draw coordinates [R, *counts, I, O]."""
     normal = rng.normal(len(mean), *counts, *mean.shape[1:]).flatten(1, len(counts))
     return (mean.unsqueeze(1) + _block(mean, spread).root(normal)).unflatten(1, counts)
 
 
 def _with(state: ReparamState, values: Tensors) -> ReparamState:
-    """Return the state with these values for means, spreads and point estimates, in the order of `tree.leaves`."""
+    """Replace means, spreads and point estimates of the state by `values`, in the order of `tree.leaves`."""
     remaining = iter(values)
     parameters = (state.mean, state.spread, state.points)
     mean, spread, points = tree.map_tensors(lambda _: next(remaining), parameters)

@@ -1,4 +1,4 @@
-"""Building blocks of updates: the opening pass, Fisher gradients, step limits, and the end."""
+"""Building blocks of updates: the training pass, Fisher gradients, step limits, and the final state."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from explore.inference.base import Common, Predictive, advance_norms
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, Pullback
 
 Fisher = Literal["true", "empirical", "exact"]
-"""Targets of the gradients in a Fisher matrix: drawn from the model, the data's, or the model's expectation.
+"""Targets of the gradients in the Fisher matrix: sampled from the model, from the data, or the model's expectation.
 
-The expectation is exact but for nets with batch normalisations, see `fisher_taps`.
+"exact" is exact for all networks except those with batch norm, see `fisher_taps`.
 """
 Schedule = Literal["step", "linear"]
 
@@ -31,14 +31,14 @@ Schedule = Literal["step", "linear"]
 
 
 class Pass(NamedTuple):
-    """The forward pass in training mode that begins an update."""
+    """The forward pass in training mode at the start of an update."""
 
-    noise: Noise  # the likelihood's parameter at each sample
+    noise: Noise  # noise parameter of the likelihood, per sample
     out: Float[Tensor, "R S B O"]
     y: Tensor  # targets, with a sample axis of 1
-    nll: Float[Tensor, " R"]  # E[-log p(y | x, W)] of an example, in nats
+    nll: Float[Tensor, " R"]  # E[-log p(y | x, W)] per example, in nats
     taps: LayerTaps  # of the log-likelihood of these targets
-    pullback: Pullback  # makes the taps of other targets
+    pullback: Pullback  # computes the taps for other output gradients
 
 
 def train_pass(
@@ -49,7 +49,7 @@ def train_pass(
     batch: Batch,
     forward: Callable[..., tuple[Tensor, Pullback]] | None = None,
 ) -> Pass:
-    """Run the net in training mode (or by `forward`) at S samples, and take the likelihood's gradients."""
+    """Run the network in training mode (or `forward`) at S samples, and backpropagate the log-likelihood."""
     out, pullback = (forward or posterior.net.train_forward)(posterior.layers(state, weights), batch.x)
     y = batch.y.unsqueeze(1)
     nll = parallel.mean(-posterior.likelihood.log_prob(noise, out, y).mean((1, 2)))
@@ -57,7 +57,7 @@ def train_pass(
 
 
 def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Noise, batch: Batch) -> Float[Tensor, " R"]:
-    """Return the `nll` of such a pass alone; each part of the batch in this process has its own S samples."""
+    """Return only the `nll` of a training pass; each part of the batch in this process has separate S samples."""
     layers, parts = posterior.layers(state, weights), parallel.world().held
     if parts == 1:
         out = posterior.net.train_output(layers, batch.x)[0]
@@ -69,7 +69,7 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
 def forward_in_parts(
     net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
-    """Run a pass with K samples for each part of the batch; the taps have parts * K samples of B / parts examples."""
+    """Run a pass with K samples per part of the batch; taps have parts * K samples of B / parts examples."""
     if parts == 1:
         return net.train_forward(weights, x)
     every = [w.expand(-1, parts, -1, -1) if w.shape[1] == 1 else w for w in weights]
@@ -92,24 +92,24 @@ def forward_in_parts(
 
 
 def _split(x: Tensor, parts: int) -> Tensor:
-    """[R, (parts n), ...] -> [(R parts), n, ...]."""
+    """Move parts to the replica axis: [R, (parts n), ...] -> [(R parts), n, ...]."""
     return x.unflatten(1, (parts, -1)).flatten(0, 1)
 
 
 def _join(x: Tensor, parts: int) -> Tensor:
-    """[(R parts), n, ...] -> [R, (parts n), ...]."""
+    """Invert `_split`: [(R parts), n, ...] -> [R, (parts n), ...]."""
     return x.unflatten(0, (-1, parts)).flatten(1, 2)
 
 
 def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -> tuple[Taps, ...]:
-    """Return gradients whose mean outer product over samples and examples is the Fisher matrix.
+    """Return taps of gradients whose mean outer product over samples and examples is the Fisher matrix.
 
-    "exact" takes a pullback for each output and gives the generalised Gauss-Newton matrix. With batch normalisations,
-    where examples meet, random signs keep the roots of different examples from adding up, so that it is unbiased.
+    "exact" uses one pullback per output and gives the generalised Gauss-Newton matrix. Batch norm couples the examples
+    of a batch; random signs of each example then keep the estimate unbiased.
     """
     if kind == "empirical":
         return forward.taps
-    partial = getattr(likelihood, "partial", False)  # then missing targets add no curvature
+    partial = getattr(likelihood, "partial", False)  # missing targets must add no curvature
     if kind == "true":
         score = likelihood.score(forward.noise, forward.out, likelihood.sample(forward.noise, forward.out, rng))
         return forward.pullback(score.masked_fill(forward.y.isnan(), 0) if partial else score)
@@ -118,7 +118,7 @@ def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -
     if forward.taps.norms:
         heads = rng.uniform(*forward.out.shape[:3], len(roots)) < 0.5
         roots = torch.where(heads.movedim(3, 0).unsqueeze(4), roots, -roots)
-    # They are laid along the sample axis, over which a structure averages; hence the factor.
+    # Roots are concatenated along the sample axis, over which structures average, hence the factor.
     parts = [forward.pullback(math.sqrt(len(roots)) * root) for root in roots]
     return parts[0] if len(parts) == 1 else tuple(map(_side_by_side, zip(*parts, strict=True)))
 
@@ -136,10 +136,11 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
 
 
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
-    """Scale a direction d, with the image F d, so that lr^2 d^T F d stays within a limit; None: there is no limit.
+    """Scale a direction d, with `image` F d, such that lr^2 d^T F d <= limit; None: no limit.
 
     K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
-    approximations, 2017, Section 5): to second order twice the KL between predictions before and after, an example.
+    approximations, 2017, Section 5). To second order, lr^2 d^T F d is twice the KL per example between predictions
+    before and after the step.
     """
     if limit is None:
         return direction
@@ -148,10 +149,10 @@ def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) ->
 
 
 def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
-    """Return the limit of `clipped` by `kl_clip` (of predictions) and `trust_region` (of q, in nats)."""
+    """Return the `limit` for `clipped` from `kl_clip` (of predictions) and `trust_region` (of q, in nats)."""
     if trust_region is None:
         return kl_clip
-    limit = 2 * scale * trust_region  # as a step moves q by lr^2 d^T (F + gamma) d / (2 scale) nats
+    limit = 2 * scale * trust_region  # the KL of a step in q is lr^2 d^T (F + gamma) d / (2 scale)
     if kl_clip is None:
         return limit
     return limit.clamp_max(kl_clip) if isinstance(limit, Tensor) else min(limit, kl_clip)
@@ -160,12 +161,12 @@ def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number
 def adapt(
     damping: Float[Tensor, " R"], overshoot: Float[Tensor, " R"]
 ) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
-    """Return the damping after a step (Levenberg-Marquardt), and which replicas accept the step.
+    """Return the adapted damping after a step (Levenberg-Marquardt), and which replicas accept the step.
 
-    In place of the gains that Martens and Grosse (2015, Section 6.5) compare, `overshoot` compares the curvature d^T H
-    d with the descent -d^T v: 1 at the minimum along the line, 2 where the step ends as high as it began.
+    `overshoot` is the ratio of the curvature d^T H d to the descent -d^T v, in place of the reduction ratio in Martens
+    and Grosse (2015, Section 6.5). It is 1 at the minimum along the line, and 2 if the step does not change the loss.
     """
-    accepted = overshoot < 2  # never, where it is not a number
+    accepted = overshoot < 2  # False for NaN
     factor = torch.ones_like(damping)
     factor[overshoot < 0.5] = 19 / 20
     factor[overshoot > 1] = 20 / 19
@@ -174,26 +175,26 @@ def adapt(
 
 
 def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
-    """Return the inner product over all weights."""
+    """Return the inner product of two vectors over all weights."""
     return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
 
 
 def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[Tensor, " R"]) -> tuple[Means, Means]:
-    """Return a gradient's moving average, raw and bias-corrected by 1 - beta^t after t steps."""
+    """Return the moving average of a gradient, raw and divided by `correction`, 1 - beta^t after t steps."""
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
     correction = over(correction, new[0])
     return new, tuple(x / correction for x in new)
 
 
 def decay(progress: float, at: float, factor: Number, schedule: Schedule = "step") -> Number:
-    """Return 1 before `at`, then `factor`; or, linearly, from 1 at `at` down to `factor` at the end."""
+    """Return the schedule: 1 until `at`, then `factor` ("step") or a linear decay to `factor` at the end ("linear")."""
     if progress < at or at == 1:
         return 1.0
     return factor if schedule == "step" else 1 - (1 - factor) * (progress - at) / (1 - at)
 
 
 def power_decay(step: int, power: float) -> float:
-    """Return the schedule 1 / (1 + t^p) at step t, counted from 1; 1 throughout where p is 0."""
+    """Return the schedule 1 / (1 + t^p) at step t, counted from 1; constant 1 if p is 0."""
     return 1 / (1 + step**power) if power else 1.0
 
 
@@ -203,7 +204,7 @@ def power_decay(step: int, power: float) -> float:
 def end_update(
     posterior: Predictive, forward: Pass, new: State, old: State, kl_weight: Number = 1.0, ok: Tensor | None = None
 ) -> tuple[State, Info]:
-    """Return the new state, whose `common` has learnt from the pass, and numbers to log; freeze failed replicas."""
+    """Update `common` from the pass and freeze failed replicas. Return the new state and values to log."""
     common = advance(old.common, posterior, forward.out, forward.y, forward.taps.norms, kl_weight)
     return settle(new._replace(common=common), old, ok), {"nll": forward.nll}
 
@@ -211,7 +212,7 @@ def end_update(
 def advance(
     shared: Common, posterior: Predictive, out: Tensor, y: Tensor, norms: tuple[NormTaps, ...], kl_weight: Number
 ) -> Common:
-    """Return the common part after one more update: noise and normalisations learn, and the step is counted."""
+    """Return the common state after one more update: new noise posterior and batch norm, incremented step counts."""
     noise = parallel.mean(posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight))
     taken, count = shared.taken + 1, (out.shape[1], out.shape[2])
     moved = advance_norms(shared.norms, posterior.net, norms, count, posterior.batch_norm_lr, taken)
@@ -220,13 +221,13 @@ def advance(
 
 
 def settle(new: State, old: State, ok: Tensor | None = None) -> State:
-    """Return `new`; replicas with numbers that are not finite, or not `ok` [R], are frozen at `old` and not alive."""
+    """Return `new`; freeze replicas with non-finite values, or where `ok` [R] is False, at `old` as not alive."""
     alive = old.common.alive if ok is None else old.common.alive & ok
     before = {id(leaf) for leaf in tree.tensors(old)}
-    # What stands in several places is looked at once.
+    # A tensor that occurs several times is checked once.
     changed = {id(t): t for t in tree.tensors(new) if t.dim() and t.is_floating_point() and id(t) not in before}
     if changed:
-        # A sum is finite only where all its terms are, and takes fewer small operations than a test of each.
+        # A sum is finite only if all its terms are, and takes fewer small operations than testing each term.
         every = list(changed.values())
         if tree.bundled(every) and len({t.dtype for t in every}) == 1:
             total = tree.side_by_side(every).sum(1)

@@ -1,1 +1,1 @@
-"""Posteriors over the weights of a net; one file a method."""
+"""Posteriors over network weights, one module per method."""

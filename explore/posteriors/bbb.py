@@ -1,14 +1,14 @@
-"""Bayes by Backprop: a factorised Gaussian over the weights, fitted by gradients through its samples.
+"""Bayes by Backprop: a factorised Gaussian over the weights, fitted with reparameterisation gradients.
 
-Blundell, Cornebise, Kavukcuoglu, Wierstra: Weight Uncertainty in Neural Networks (2015); with the local
-reparameterisation of Kingma, Salimans, Welling (2015) by default:
+Blundell, Cornebise, Kavukcuoglu, Wierstra: Weight Uncertainty in Neural Networks (2015); by default with the local
+reparameterisation of Kingma, Salimans, Welling (2015):
 
     q(W) = N(M, sigma^2),  sigma = log(1 + e^rho)
-    h = a M + sqrt(a^2 sigma^2) o eps              fresh eps for every example: a weight's noise is not shared
+    h = a M + sqrt(a^2 sigma^2) o eps              new eps for every example: weight noise is not shared
     minimise  -E[log p(y | x, W)] + (lambda / N) KL(q || N(0, eta))          per example, with Adam
 
-At several positions (tokens, pixels) a layer has the same weights, drawn for each example by Flipout (Wen et al. 2018),
-see `inference.updates.noisy_layers`. `reparameterisation="local"` draws at each position, as often for convolutions.
+All positions of an example (tokens, pixels) share weights, drawn per example by Flipout (Wen et al. 2018), see
+`inference.updates.noisy_layers`. `reparameterisation="local"` draws per position, as is common for convolutions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Re
 
 @dataclass(frozen=True, kw_only=True)
 class BBB(Reparameterised):
-    """Bayes by Backprop, a `Reparameterised` posterior where z are the weights."""
+    """Bayes by Backprop: a `Reparameterised` posterior in which the coordinates z are the weights."""
 
     by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
 
@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 0.2},
     "small": SMALL,
     "hundreds": SMALL,
-    # See noisy K-FAC's.
+    # As in noisy K-FAC.
     "vime": {"prior_variance": 0.25},
 }  # fmt: skip
 

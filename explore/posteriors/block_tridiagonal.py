@@ -1,10 +1,10 @@
-"""Noisy block-tridiagonal K-FAC: neighbouring layers are correlated, their covariance is block tridiagonal.
+"""Noisy block-tridiagonal K-FAC: a Gaussian with block-tridiagonal covariance, so neighbouring layers are correlated.
 
 Zhang et al. 2017 (NNG-BlkTri) with the approximation of Martens and Grosse: Optimizing Neural Networks with
 Kronecker-factored Approximate Curvature (2015), Section 4.3 and Appendix B. For dense layers l = 1..L with inputs a_l
 and output gradients g_l (of the same sample and the same drawn targets),
 
-    A_lk = E[a_l a_k^T],  S_lk = E[g_l g_k^T] for k = l, l+1;  A_ll and S_ll are damped as in noisy K-FAC first
+    A_lk = E[a_l a_k^T],  S_lk = E[g_l g_k^T] for k = l, l+1;  A_ll and S_ll are first damped as in noisy K-FAC
     Psi_l = Psi^A_l (x) Psi^S_l,   Psi^A_l = A_l,l+1 A_l+1,l+1^-1,   Psi^S_l = S_l,l+1 S_l+1,l+1^-1
     Sigma_l = A_ll (x) S_ll - (Psi^A A_l+1,l+1 Psi^A^T) (x) (Psi^S S_l+1,l+1 Psi^S^T),   Sigma_L = A_LL (x) S_LL
     F^-1 = Xi^T diag(Sigma_1^-1, ..., Sigma_L^-1) Xi,   Xi = I with -Psi_l at block (l, l+1)
@@ -36,12 +36,12 @@ POSITIONS = (
     "block-tridiagonal supports dense layers at one position only, not convolutions or a Linear applied to tokens; "
     "use noisy-kfac"
 )
-DENSE = 4096  # up to this many weights the trace of a KL is exact
-PROBES = 1024  # beyond it, random vectors that estimate it
+DENSE = 4096  # maximum number of weights for an exact trace in the KL
+PROBES = 1024  # random vectors that estimate the trace for more weights
 
 
 class Conditional(NamedTuple):
-    """Sigma_l = A (x) S - C (x) D of one layer, diagonal in a basis that is not orthonormal: K^T Sigma K = d."""
+    """The matrix Sigma_l = A (x) S - C (x) D of one layer, diagonal in a non-orthonormal basis: K^T Sigma K = d."""
 
     inputs: Float[Tensor, "R I I"]  # K_A: K_A^T A K_A = I and K_A^T C K_A diagonal
     outputs: Float[Tensor, "R O O"]  # K_S
@@ -60,7 +60,7 @@ class Conditional(NamedTuple):
         return base.two_sided(self.inputs_inverse.mT, x, self.outputs_inverse.mT)
 
     def root(self, eps: Tensor) -> Tensor:
-        # Rotated first: eigenvectors of equal eigenvalues are arbitrary, and the sample must not depend on them.
+        # Rotate first: eigenvectors of equal eigenvalues are arbitrary, and samples must not depend on their choice.
         x = base.two_sided(self.inputs_rotation, eps, self.outputs_rotation) * self.diagonal.rsqrt().unsqueeze(1)
         return base.two_sided(self.inputs.mT, x, self.outputs.mT)
 
@@ -71,10 +71,10 @@ class Conditional(NamedTuple):
 
 
 class BlockTridiagonalFactor(NamedTuple):
-    """F + damping over all layers."""
+    """F + damping over all layers, approximated such that its inverse is block tridiagonal."""
 
-    conditionals: tuple[Conditional, ...]
-    links: tuple[KroneckerMoments, ...]  # Psi^A, Psi^S, from each layer to the one below
+    conditionals: tuple[Conditional, ...]  # Sigma_l
+    links: tuple[KroneckerMoments, ...]  # Psi^A_l, Psi^S_l, between layers l and l + 1
 
     def solve(self, v: Weights) -> Weights:
         ahead = [base.two_sided(a.mT, x, s.mT) for (a, s), x in zip(self.links, v[1:], strict=True)]  # Psi v
@@ -104,7 +104,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return tuple(spread)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Return it exactly up to 4096 weights; beyond, fixed random vectors estimate the difference of the two."""
+        """Return tr(P new^-1), exact up to 4096 weights; beyond, fixed random vectors estimate its difference from W."""
         like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
             probes, count = self._eye(), 1
@@ -118,7 +118,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return (flatten(g) * flatten(self.solve(g))).sum(2)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return it without the projection on block-tridiagonal matrices, which has no closed form."""
+        """Return the curvature without projection onto block-tridiagonal matrices, which has no closed form."""
         g = tuple(base.sample_gradients(t) for t in taps)  # [R, S, B, I, O]
         solved = self.solve(tuple(x.flatten(1, 2) for x in g))
         gram = torch.einsum("rsbw,rtbw->rbst", flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3]))
@@ -146,7 +146,7 @@ class BlockTridiagonalFactor(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """Running second moments within layers, and between each layer and the next."""
+    """Running second moments within each layer, and between each layer and the next."""
 
     within: tuple[KroneckerMoments, ...]  # A_ll, S_ll
     between: tuple[KroneckerMoments, ...]  # A_l,l+1, S_l,l+1
@@ -154,7 +154,7 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockTridiagonalKronecker:
-    """The structure; its moments within a layer are K-FAC's."""
+    """The block-tridiagonal structure; the moments within a layer are those of K-FAC."""
 
     kronecker: KroneckerRule
 
@@ -199,7 +199,7 @@ class BlockTridiagonalKronecker:
                 rotation.append(vectors)
                 spectrum.append(values.clamp(0, 1))
                 oks.append(ok)
-            # Rounding can take a product of eigenvalues to 1, where Sigma_l is singular.
+            # Rounding can raise a product of eigenvalues to 1, where Sigma_l would be singular.
             d = (1 - spectrum[0].unsqueeze(2) * spectrum[1].unsqueeze(1)).clamp_min(1e-6)
             (k_a, k_s), (e_a, e_s) = basis, rotation
             conditionals.append(Conditional(k_a, k_s, pair.inputs @ k_a, pair.outputs @ k_s, e_a, e_s, d))
@@ -211,7 +211,7 @@ class BlockTridiagonalKronecker:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTridiagonal(NaturalGradient):
-    """Noisy block-tridiagonal K-FAC: a `NaturalGradient` with one factor over all layers and noisy K-FAC's defaults."""
+    """Noisy block-tridiagonal K-FAC, a `NaturalGradient` with one factor over all layers; defaults as in noisy K-FAC."""
 
     by_replica = NaturalGradient.by_replica
 
@@ -230,7 +230,7 @@ class BlockTridiagonal(NaturalGradient):
 
 
 def _cross(x: Float[Tensor, "R _S B 1 _I"], y: Float[Tensor, "R S B 1 _J"]) -> Tensor:
-    """E[x y^T] over samples and examples."""
+    """Return E[x y^T] over samples and examples."""
     return torch.einsum("rsbti,rsbtj->rij", x, y) / (y.shape[1] * y.shape[2])
 
 
@@ -238,7 +238,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE,
     "hundreds": HUNDREDS,
     "classes": CLASSES,
-    # Its paper gives no settings; these are noisy K-FAC's.
+    # The paper gives no settings; these are those of noisy K-FAC.
     "paper": {"adaptive_damping": False},
     "small": SMALL | {"factor_interval": 10},
     "vime": {},
@@ -250,6 +250,6 @@ CONTRACT: dict[str, object] = {
     "lively": {"beta": 0.1},
     "forgetful": {"beta": 0.5},
     "refuses": ("convolutions",),
-    "linear": [("mean", {"lr": 0.2, "beta": 0.05})],  # the damping is no plain sum
+    "linear": [("mean", {"lr": 0.2, "beta": 0.05})],  # the damping is not a plain sum
     "average": {"variance": 2.5},
 }

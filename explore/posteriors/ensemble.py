@@ -1,11 +1,11 @@
-"""Deep ensemble: nets fitted one by one to the posterior's mode; their spread is the uncertainty.
+"""Deep ensemble: independently trained MAP networks, whose disagreement measures uncertainty.
 
 Lakshminarayanan, Pritzel, Blundell: Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles (2017),
-without adversarial examples and without variance head: members share the likelihood's noise. Each minimises
+without adversarial training or a variance head: members share the noise of the likelihood. Each member minimises
 
-    -E[log p(y | x, W)] + |W|^2 / (2 N eta)                       with Adam, from its own random start
+    -E[log p(y | x, W)] + |W|^2 / (2 N eta)                       with Adam, from different random weights
 
-There is no density, hence no KL and no gain: choose by `information-gain` or `max-variance`.
+There is no density, hence no KL and no gain; as acquisition, use `information-gain` or `max-variance`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from explore.inference.updates.points import PointEstimate, PointState
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(PointEstimate):
-    """A deep ensemble of maximum a posteriori nets, [R, S, I, O]."""
+    """A deep ensemble of MAP networks; the members are the sample axis of the weights [R, S, I, O]."""
 
     members: int = 5
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
@@ -37,15 +37,15 @@ class Ensemble(PointEstimate):
         return self.members
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
-        """The members, at most n of them; nothing is drawn."""
+        """Return the first n members, or all if there are fewer; nothing is random."""
         return self.layers(state, [w[:, :n] for w in state.weights])
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    # What noisy K-FAC's is compared with: experiments/table_defaults.
+    # The baseline for noisy K-FAC's preset `default`: experiments/table_defaults.
     "default": {"epochs": 200, "lr": 0.003, "batch_size": 32},
     "small": {},
 }
 
-# Few rows get more and longer steps: experiments/few_rows. With shorter ones from 250 on, 512 rows are worse than 256.
+# Few rows get more and larger steps: experiments/few_rows. With small steps from 250 rows on, 512 do worse than 256.
 BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10}, 1000: PRESETS["default"]}}

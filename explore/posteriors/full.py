@@ -1,4 +1,4 @@
-"""NNG-full: one Gaussian with a dense covariance over all weights of a small network, fitted by natural gradient.
+"""NNG-full: one Gaussian with dense covariance over all weights of a small network, fitted by natural gradient.
 
 Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), equations 6 to 9. With all weights
 of all layers in one vector w and g = d log p(y|x,w) / dw of one example,
@@ -8,8 +8,8 @@ of all layers in one vector w and g = d log p(y|x,w) / dw of one example,
     V  = E[g] - gamma w                                                      w ~ q, averaged over S samples
     mu <- mu + alpha (F + gamma' I)^-1 V~                                    gamma' = gamma + extrinsic damping
 
-V~ is the bias-corrected moving average of V; eta is the prior's variance, lambda the weight of the KL, N the number of
-data. F starts from the identity, since the first batches alone would give it almost no rank. A step is cubic in the
+V~ is the bias-corrected moving average of V; eta is the prior variance, lambda the weight of the KL, N the number of
+data. F starts as the identity, since estimates from few batches have very low rank. The time of a step is cubic in the
 number of weights.
 """
 
@@ -31,11 +31,11 @@ from explore.execution import parallel
 from explore.inference.structures.base import Dampings, dense_eigenvalues, each_layer, example_gradients
 from explore.inference.updates.natural import SMALL, TABLE, NaturalGradient
 
-MAX_WEIGHTS = 4096  # one matrix has 64 MiB then, in single precision
+MAX_WEIGHTS = 4096  # one matrix then takes 64 MiB in single precision
 
 
 class DenseFactor(NamedTuple):
-    """A positive definite matrix P = L L^T over all weights, kept as L^-1."""
+    """A positive definite matrix P = L L^T over all weights, stored as L^-1."""
 
     rows: Weights  # the W rows of L^-1, each a vector over layers: [R, W, I, O]
 
@@ -58,7 +58,7 @@ class DenseFactor(NamedTuple):
         return tuple(x.square().sum(1) for x in self.rows)
 
     def trace(self, new: DenseFactor) -> Float[Tensor, " R"]:
-        """tr(L L^T L'^-T L'^-1) = |L'^-1 L|_F^2 = |X|_F^2 with X L^-1 = L'^-1."""
+        """Return tr(L L^T L'^-T L'^-1) = |L'^-1 L|_F^2 = |X|_F^2 with X L^-1 = L'^-1."""
         ratio = torch.linalg.solve_triangular(self._matrix(), new._matrix(), upper=False, left=False)
         return ratio.square().sum((1, 2))
 
@@ -86,17 +86,17 @@ class DenseFactor(NamedTuple):
         return flatten(self.rows)
 
     def _inner(self, v: Weights) -> Float[Tensor, "R S W"]:
-        """L^-1 v."""
+        """Return L^-1 v."""
         return flatten(v) @ self._matrix().mT
 
     def _combine(self, c: Float[Tensor, "R S W"]) -> Weights:
-        """L^-T c."""
+        """Return L^-T c."""
         return tuple((c @ x.flatten(2)).unflatten(2, x.shape[2:]) for x in self.rows)
 
 
 @dataclass(frozen=True)
 class Dense:
-    """No structure: F is kept in full."""
+    """The dense structure, which stores F as a full matrix."""
 
     shapes: tuple[tuple[int, int], ...]
     beta: Number = 0.001  # averaging rate
@@ -127,7 +127,7 @@ class Dense:
 
 @dataclass(frozen=True, kw_only=True)
 class Full(NaturalGradient):
-    """Natural-gradient inference with a dense covariance, F in full; the defaults are noisy K-FAC's."""
+    """Natural-gradient inference with a dense Fisher matrix and covariance; the defaults are those of noisy K-FAC."""
 
     by_replica = NaturalGradient.by_replica
 
@@ -147,11 +147,11 @@ class Full(NaturalGradient):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    # See noisy K-FAC's; experiments/table_defaults/others.py. The expectation over targets, from every batch, as fewer
-    # gradients than weights leave directions of F empty.
+    # As in noisy K-FAC; experiments/table_defaults/others.py. Uses the exact expectation over targets of every batch,
+    # since F is rank-deficient with fewer gradients than weights.
     "default": TABLE | {"fisher": "exact", "beta": 0.02, "statistics_interval": 1, "prior_variance": 0.3},
     "small": SMALL,
-    # See noisy K-FAC's. Batches of 10 say little of a dense F; with faster averages, or fewer batches, it is worse.
+    # As in noisy K-FAC. Batches of 10 are little information for a dense F: faster averages or fewer batches are worse.
     "vime": {"prior_variance": 0.25, "samples": 5, "lr": 0.05, "beta": 0.02, "adaptive_damping": True},
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""MAP: one net at the mode of the posterior, the baseline without uncertainty.
+"""MAP: one network at the mode of the posterior, the baseline without uncertainty.
 
 Adam, or gradient descent with momentum, minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta): weight decay 1 / (N eta).
-There is no density and the weights do not vary: variances over them say nothing.
+There is no density. All samples are equal, so the variance over weights is meaningless.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from explore.inference.updates.points import PointEstimate, PointState
 
 @dataclass(frozen=True, kw_only=True)
 class MAP(PointEstimate):
-    """The maximum a posteriori net."""
+    """The maximum a posteriori (MAP) estimate of a network."""
 
     optimiser: Literal["adam", "sgd"] = "adam"
     momentum: float = 0.9  # of sgd
@@ -39,13 +39,13 @@ class MAP(PointEstimate):
         return Turn((), (self.lr * adam.cosine(progress),))
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
-        """Return the one net."""
+        """Return the network as the only sample."""
         return self.layers(state, state.weights)
 
     def descend(
         self, weights: Weights, gradients: Weights, moving: adam.Moving, rates: Any
     ) -> tuple[Weights, adam.Moving]:
-        """Take a step of Adam, or of gradient descent, whose velocity is `moving.first`."""
+        """Take one step of Adam, or of gradient descent with `moving.first` as the velocity."""
         if self.optimiser == "adam":
             return super().descend(weights, gradients, moving, rates)
         velocity = tuple(torch.add(g, v, alpha=self.momentum) for v, g in zip(moving.first, gradients, strict=True))
@@ -59,5 +59,5 @@ PRESETS: dict[str, dict[str, object]] = {
     "small": {},
 }
 
-# As the ensemble's.
+# The same rule as for the ensemble.
 BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10, "prior_variance": 1.0}, 1000: PRESETS["default"]}}

@@ -1,4 +1,4 @@
-"""MC dropout: one net whose uncertainty comes from random dropout, in training and in prediction.
+"""MC dropout: one network with random dropout in training and in prediction, as a source of uncertainty.
 
 Gal, Ghahramani: Dropout as a Bayesian Approximation (2016). For each layer with W [I, O], the bias its last row:
 
@@ -6,9 +6,9 @@ Gal, Ghahramani: Dropout as a Bayesian Approximation (2016). For each layer with
     minimise  -E[log p(y | x, W)] + E|W|^2 / (2 N eta)         with Adam, fresh z for every example
 
 As E z_i^2 = 1 / (1 - p), the penalty is weight decay 1 / (N eta (1 - p)) on rows that can be dropped. A sample is one z
-a layer, the same for every input; in a convolution z drops entries of an example's kernel, at all positions alike.
+per layer, shared by all inputs. In convolutions z drops entries of the kernel of an example, the same at all positions.
 
-There is no density, hence no KL and no gain: choose by `information-gain` or `max-variance`.
+There is no density, hence no KL and no gain; as acquisition, use `information-gain` or `max-variance`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from explore.inference.updates.points import PointEstimate, PointState
 
 @dataclass(frozen=True, kw_only=True)
 class MCDropout(PointEstimate):
-    """Monte Carlo dropout; the weights of its state are M."""
+    """Monte Carlo dropout; the state stores the weights M before dropout."""
 
     epochs: int = 400
     rate: float = 0.05  # p
@@ -47,7 +47,7 @@ class MCDropout(PointEstimate):
         return tuple(map(Masked, state.weights, masks))
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
-        """Draw weights with rows of zeros."""
+        """Draw n weight samples diag(z) M, in which dropped rows are zero."""
         masks = self._masks(len(state.weights[0]), n, rng)
         return self.layers(state, [z.unsqueeze(3) * w for w, z in zip(state.weights, masks, strict=True)])
 
@@ -57,7 +57,7 @@ class MCDropout(PointEstimate):
         return tuple(dropout_mask((replicas, n), inputs, bias, self.rate, rng) for (inputs, _), bias in shapes)
 
     def penalised(self, weights: Weights) -> Weights:
-        """Return E[z^2] M."""
+        """Return E[z^2] M, the gradient of the penalty times N eta."""
         rows = []
         for w, bias in zip(weights, self.net.biases, strict=True):
             scaled = w / (1 - self.rate)
@@ -68,9 +68,9 @@ class MCDropout(PointEstimate):
 PRESETS: dict[str, dict[str, object]] = {
     # experiments/table_defaults/others.py
     "default": {"epochs": 200, "batch_size": 32, "lr": 0.01, "rate": 0.01},
-    # Chosen by the test error of active learning on Boston, on other splits than the published ones.
+    # Chosen by the test error of active learning on Boston, on splits not used in published results.
     "small": {"rate": 0.1},
 }
 
-# As the ensemble's.
+# The same rule as for the ensemble.
 BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10, "rate": 0.1}, 1000: PRESETS["default"]}}

@@ -8,9 +8,10 @@ Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2
     f  <- (1 - beta) f + beta E[(d log p(y|x,w) / dw)^2]                      targets drawn from the model
     mu <- mu + alpha m~ / (f^1/2 + gamma')                                    gamma' = gamma + extrinsic damping
 
-f averages one square for every example; eta is the prior's variance, lambda the weight of the KL, N the number of data;
-beta = 1 - beta2. In the variance the square root, or the square of a batch's mean gradient, would give no posterior. f
-starts at 1, so that the first weights have the deviation (lambda/N)^1/2, as in noisy K-FAC.
+f is a running average of squared per-example gradients; eta is the prior variance, lambda the weight of the KL, N the
+number of data; beta = 1 - beta2. The variance uses f itself: its square root, or squared mini-batch gradients, would
+not yield a posterior approximation. f starts at 1, so the initial weights have a standard deviation of about
+(lambda/N)^1/2, as in noisy K-FAC.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class NoisyAdamState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyAdam(natural.NaturalPosterior):
-    """Noisy Adam; the paper gives it no settings, so the defaults are noisy K-FAC's. `momentum` is beta1."""
+    """Noisy Adam; the paper gives no settings, so the defaults are those of noisy K-FAC. `momentum` is beta1."""
 
     beta: float = 0.001  # averaging rate of f
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
-    kl_clip: float | None = None  # upper bound of a step's effect on the predictions, see `steps.clipped`
-    trust_region: float | None = None  # how far it may move q, in nats, see `steps.step_limit`
+    kl_clip: float | None = None  # limit on the change in predictions per step, see `steps.clipped`
+    trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `steps.step_limit`
     fisher: steps.Fisher = "true"
 
     by_replica = natural.NaturalGradient.by_replica
@@ -91,13 +92,13 @@ class NoisyAdam(natural.NaturalPosterior):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    # See noisy K-FAC's; experiments/table_defaults/others.py.
+    # As in noisy K-FAC; experiments/table_defaults/others.py.
     "default": {
         "epochs": 120, "batch_size": 32, "samples": 2, "lr": 0.1, "lr_schedule": "linear", "lr_decay": 0.0,
         "lr_decay_at": 0.8, "beta": 0.01, "trust_region": 2.0, "warm_start": 0.7, "kl_weight": 0.2,
     },
-    # The step was chosen by the test error of active learning on Boston, on unpublished splits; a fifth of it
-    # underfits there.
+    # The learning rate was chosen by the test error of active learning on Boston, on splits not used in published
+    # results. A fifth of it underfits there.
     "small": natural.SMALL | {"lr": 0.05},
     "vime": {},
 }  # fmt: skip

@@ -4,18 +4,18 @@ Bae, Zhang, Grosse: Eigenvalue Corrected Noisy Natural Gradient (2018), Algorith
 K-FAC and their eigenvectors Q_A, Q_S,
 
     q(W): W = M + Q_A [E o ((lambda/N) / (r + gamma))^1/2] Q_S^T,  E white noise          gamma = lambda / (N eta)
-    r <- (1 - omega) r + omega E[(Q_A^T dW Q_S)^2]         dW: an example's gradient, targets drawn from the model
+    r <- (1 - omega) r + omega E[(Q_A^T dW Q_S)^2]         dW: per-example gradient, targets drawn from the model
     M <- M + alpha Q_A [(Q_A^T V~ Q_S) / (r + gamma')] Q_S^T                       gamma' = gamma + extrinsic damping
 
-V~ as in noisy K-FAC. Every T_eig steps the basis is recomputed; r becomes the diagonal, in the new basis, of the matrix
-that it stood for (the authors keep its numbers). At several positions (tokens, pixels) dW is their sum, and A and S are
-those of `explore.inference.structures.kronecker`.
+V~ is as in noisy K-FAC. Every T_eig steps the basis is recomputed; r becomes the diagonal of the old matrix in the new
+basis (the authors keep r unchanged). For layers with several positions (tokens, pixels), dW is the sum over positions;
+see `explore.inference.structures.kronecker` for A and S.
 
-In the paper r restarts from K-FAC's eigenvalues every T_reset steps, here with `reset_interval`, after the step's
-factors are made of the corrected r, and only where T_reset steps remain. Paper and code differ: the text restarts every
-50 steps (preset `paper-text`); the code takes the eigenvalues of A^gamma and S^gamma (`reset_damped`), adds gamma again
-when sampling, and restarts at every step (preset `paper`), so that it is noisy K-FAC, damped once more, with a share
-omega of the last batch's diagonal.
+In the paper, r is reset to the eigenvalues of K-FAC every T_reset steps. `reset_interval` does this after the corrected
+r was used in the factors of the step, and only if T_reset steps remain. The text resets every 50 steps (preset
+`paper-text`). The authors' code (preset `paper`) resets at every step, to the eigenvalues of A^gamma and S^gamma
+(`reset_damped`), and adds gamma again when sampling. It thus equals noisy K-FAC with twice the damping and a share omega
+of the diagonal of the last batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalSta
 
 
 class Eigen(NamedTuple):
-    """Statistics of one layer."""
+    """EK-FAC statistics of one layer."""
 
     moments: KroneckerMoments  # A, S
     inputs: Float[Tensor, "R I I"]  # Q_A
@@ -51,7 +51,7 @@ class Eigen(NamedTuple):
 
 @dataclass(frozen=True)
 class EigenRule:
-    """The rule for one layer: F = Q_A (x) Q_S diag(r) (Q_A (x) Q_S)^T."""
+    """The EK-FAC rule for one layer: F = Q_A (x) Q_S diag(r) (Q_A (x) Q_S)^T."""
 
     kronecker: KroneckerRule
     omega: float
@@ -67,7 +67,7 @@ class EigenRule:
         return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
 
     def scaled(self, q: Eigen, taps: Taps, schedule: Number) -> Eigen:
-        """Move r towards the batch's."""
+        """Update the running average r with squared gradients of the batch in the eigenbasis."""
         new = kronecker.rotated_squares(taps, q.inputs, q.outputs)
         return q._replace(scale=torch.lerp(q.scale, new, over(self.omega * schedule, new)))
 
@@ -78,14 +78,14 @@ class EigenRule:
         return self.kronecker.start_share(q.moments)
 
     def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
-        """Set r to K-FAC's, the diagonal in the basis of A (x) S, or with a damping of A^gamma (x) S^gamma."""
+        """Reset r to the diagonal of A (x) S in the eigenbasis, or with `damping`, to that of A^gamma (x) S^gamma."""
         moments = q.moments if damping is None else kronecker.damped(q.moments, damping)
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
 
 
 class EigenLayers(PerLayer):
-    """All layers by the rule; several processes divide the renewal of their bases."""
+    """EK-FAC for all layers; several processes share the eigendecompositions."""
 
     rule: EigenRule
 
@@ -105,25 +105,25 @@ class EigenLayers(PerLayer):
 
 
 def _turned(old: Eigen, new: Eigen) -> Eigen:
-    """Return the new basis with the old matrix's diagonal in it."""
+    """Return `new` with r set to the diagonal of the old matrix in the new basis."""
     scale = (new.inputs.mT @ old.inputs).square() @ old.scale @ (old.outputs.mT @ new.outputs).square()
     return new._replace(scale=scale)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyEKFAC(NaturalGradient):
-    """Noisy EK-FAC; the defaults are the paper's for the UCI sets, but for restarts and `adaptive_damping`.
+    """Noisy EK-FAC; the defaults follow the paper for the UCI sets, except for resets and `adaptive_damping`.
 
-    Work with an interval is due at steps that both it and `statistics_interval` divide.
+    Work with an interval is due at steps that are multiples of both this interval and `statistics_interval`.
     """
 
     omega: float = 0.01  # averaging rate of r
     moments_interval: int = 1  # T_stats: steps between updates of A and S
     basis_interval: int = 5  # T_eig: steps between eigendecompositions
-    reset_interval: int | None = None  # T_reset: steps between restarts of r; None: there are none
-    reset_damped: bool = False  # whether r restarts from A^gamma (x) S^gamma, so that the damping enters twice
+    reset_interval: int | None = None  # T_reset: steps between resets of r; None: no resets
+    reset_damped: bool = False  # whether to reset r to A^gamma (x) S^gamma, so that damping is added twice
     scale_interval: int = 1  # T_scale: steps between updates of r
-    weight_sharing: WeightSharing = "auto"  # of A and S by the positions of a layer, see `structures.kronecker`
+    weight_sharing: WeightSharing = "auto"  # A and S for layers with several positions, see `structures.kronecker`
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
     by_replica = NaturalGradient.by_replica
@@ -135,7 +135,7 @@ class NoisyEKFAC(NaturalGradient):
     def turn(self, step: int, progress: float) -> Turn:
         observed = step % self.statistics_interval == 0
         if observed and step % self.basis_interval == 0:
-            return super().turn(step, progress)._replace(kind=None)  # it waits for a decomposition
+            return super().turn(step, progress)._replace(kind=None)  # an eigendecomposition blocks
         due = step % self.moments_interval == 0, step % self.scale_interval == 0, self._restarts(step, progress)
         turn = super().turn(step, progress)
         return turn._replace(kind=(turn.kind, due))
@@ -148,10 +148,10 @@ class NoisyEKFAC(NaturalGradient):
         return tuple(self._rule.restart(q, c if self.reset_damped else None) for q, c in pairs)
 
     def _restarts(self, step: int, progress: float) -> bool:
-        """Return whether r restarts after this step; a full restart interval must still follow."""
+        """Return whether to reset r after this step; at least one full reset interval must follow."""
         if self.reset_interval is None or step % self.reset_interval:
             return False
-        # `progress` tells the number of remaining steps; half a step is for its rounding.
+        # `progress` gives the number of remaining steps; the half step allows for rounding.
         remaining = (step - 1) * (1 / progress - 1) - 1 if progress else math.inf
         return remaining >= self.reset_interval - 0.5
 
@@ -161,25 +161,25 @@ class NoisyEKFAC(NaturalGradient):
         return EigenRule(moments, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
 
 
-AS_CODE: dict[str, object] = {"reset_interval": 1, "reset_damped": True}  # as the authors' code restarts
+AS_CODE: dict[str, object] = {"reset_interval": 1, "reset_damped": True}  # resets as in the authors' code
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | AS_CODE,
     "hundreds": natural.HUNDREDS | AS_CODE,
     "classes": natural.CLASSES | AS_CODE,
-    # On the sets of noisy K-FAC's presets: the authors' code, and the paper's text.
+    # For the data sets of the noisy K-FAC presets: `paper` follows the authors' code, `paper-text` the text.
     "paper": AS_CODE | {"adaptive_damping": False},
     "paper-text": {"adaptive_damping": False, "reset_interval": 50},
     "paper-batch-100": AS_CODE | {"adaptive_damping": False, "batch_size": 100},
     "paper-protein": AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
     "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05},
     "image": natural.IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
-    # As noisy K-FAC's; its file lists differences to the paper's code.
+    # As in noisy K-FAC, whose module lists differences from the paper's code.
     "paper-image": natural.IMAGE | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "basis_interval": 200, "reset_interval": 200,
     },
-    # See noisy K-FAC's.
+    # As in noisy K-FAC.
     "vime": {
         "prior_variance": 0.25, "beta": 0.01, "adaptive_damping": False, "factor_interval": 10, "basis_interval": 50,
         "reset_interval": 50,

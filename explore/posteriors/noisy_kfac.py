@@ -1,7 +1,7 @@
 """Noisy K-FAC: a matrix-variate Gaussian per layer, fitted by natural gradient.
 
 Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), Algorithm 2 and Section 3.3. For
-one layer with W [I, O], the bias its last row, inputs a with a constant 1 last, g = d log p(y|x,W) / d(a W):
+one layer with W [I, O] (last row: bias), inputs a (last entry: 1) and g = d log p(y|x,W) / d(a W):
 
     q(W) = MN(M; (lambda/N) [A^gamma]^-1, [S^gamma]^-1)                      gamma = lambda / (N eta)
     A <- (1 - beta) A + beta E[a a^T],  S <- (1 - beta) S + beta E[g g^T]    targets drawn from the model
@@ -9,8 +9,8 @@ one layer with W [I, O], the bias its last row, inputs a with a constant 1 last,
     M <- M + alpha [A^gamma']^-1 V~ [S^gamma']^-1                            gamma' = gamma + extrinsic damping
 
 with A^gamma = A + pi sqrt(gamma) I, S^gamma = S + sqrt(gamma)/pi I, pi^2 = (tr A / I) / (tr S / O), and V~ the
-bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data. At
-several positions (tokens, pixels) A and S are those of `explore.inference.structures.kronecker`.
+bias-corrected moving average of V. eta is the prior variance, lambda the weight of the KL, N the number of data. For
+layers with several positions (tokens, pixels), see `explore.inference.structures.kronecker` for A and S.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from explore.inference.updates.natural import TABLE, NaturalGradient
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyKFAC(NaturalGradient):
-    """Noisy K-FAC; the defaults are the paper's for regression on the UCI sets, but for `adaptive_damping`."""
+    """Noisy K-FAC; the defaults follow the paper for regression on the UCI sets, except for `adaptive_damping`."""
 
     damping: Literal["split", "exact"] = "split"
-    weight_sharing: WeightSharing = "auto"  # of factors by the positions of a layer, see `structures.kronecker`
+    weight_sharing: WeightSharing = "auto"  # factors for layers with several positions, see `structures.kronecker`
 
     by_replica = NaturalGradient.by_replica
 
@@ -47,25 +47,25 @@ PRESETS: dict[str, dict[str, object]] = {
     "hundreds": natural.HUNDREDS,
     "classes": natural.CLASSES,
     # Appendix C.1 and the authors' code: Boston, Concrete, Energy, Wine and Yacht; Kin8nm, Naval and Power; Protein.
-    # With 50 hidden units, 100 for Protein. They fit the noise's precision by Adam, not in closed form.
+    # 50 hidden units, 100 for Protein. The authors fit the noise precision by Adam, not in closed form.
     "paper": {"adaptive_damping": False},
-    # A, S and their roots at every fifth step, at five times the rate: as good, in two thirds of the time
+    # Update A, S and their roots at every fifth step, at five times the rate: equally good, in two thirds of the time
     # (experiments/uci_regression).
     "paper-amortised": {"adaptive_damping": False, "beta": 0.005, "statistics_interval": 5, "factor_interval": 5},
     "paper-batch-100": {"adaptive_damping": False, "batch_size": 100},
     "paper-protein": {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
     "small": natural.SMALL,
     "image": natural.IMAGE | {"factor_interval": 20},
-    # VGG16 on CIFAR-10 without augmentation or normalisation. The paper's code adds up steps of 0.01, clipped to
-    # 1e-3 each, with momentum 0.9; here the gradient is averaged, so that lr is ten times and kl_clip, which bounds a
-    # square, a hundred times as large. Its bound shrinks, here steps do. It has the extrinsic damping in place
-    # of gamma in the mean step, and almost no noise before the first factorisation.
+    # VGG16 on CIFAR-10 without augmentation or batch norm. The paper's code accumulates steps of 0.01, each clipped to
+    # 1e-3, with momentum 0.9. Here the gradient is averaged, so lr is ten times as large, and kl_clip, which limits a
+    # square, a hundred times. The code decays its clipping limit, here steps decay. In the mean step it has extrinsic
+    # damping instead of gamma, and it has almost no noise before the first factorisation.
     "paper-image": natural.IMAGE | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "factor_interval": 200,
     },
-    # VIME's dynamics model, trained without end on batches of 10, with its prior. Chosen by the likelihood of new
-    # transitions of two tasks. With a fixed damping the model diverged on one-hot observations of which some are rare.
+    # The dynamics model of VIME, trained online on batches of 10, with its prior. Chosen by the likelihood of new
+    # transitions in two tasks. With fixed damping, the model diverged on one-hot observations with rare categories.
     "vime": {
         "prior_variance": 0.25, "samples": 5, "beta": 0.05, "adaptive_damping": True, "statistics_interval": 5,
         "factor_interval": 25,
@@ -79,6 +79,6 @@ CONTRACT: dict[str, object] = {
     "forgetful": {"beta": 0.5},
     "linear": [
         ("covariance", {"lr": 0.2, "beta": 0.05, "damping": "exact"}),
-        ("mean", {"lr": 0.2, "beta": 0.05, "damping": "split"}),  # the paper's damping is no plain sum
+        ("mean", {"lr": 0.2, "beta": 0.05, "damping": "split"}),  # the paper's damping is not a plain sum
     ],
 }

@@ -2,7 +2,7 @@
 
 Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG: Fast Structured Covariance Approximations for Bayesian Deep Learning
 with Natural Gradient (2018), Algorithm 1. With all weights of all layers in one vector w and g = d log p(y|x,w) / dw of
-one example at the data's own targets,
+one example, at the targets in the data,
 
     q(w) = N(mu, (U U^T + diag(d))^-1),  U [W, L]
     U+ U+^T = the leading L eigenpairs of X = (1 - beta) U U^T + beta (N / lambda) E[g g^T]
@@ -10,9 +10,9 @@ one example at the data's own targets,
     mu+ = mu + alpha (U+ U+^T + diag(d+))^-1 [(N / lambda) m^ - mu / eta]
 
 E averages over S samples w ~ q and the M examples of a batch; m^ is the bias-corrected moving average of E[g]; eta is
-the prior's variance (biases can have their own), lambda the weight of the KL, N the number of data. With a decay p,
-alpha and beta are divided by 1 + t^p at step t. The printed algorithm differs in a sign, in scales and in the sampler;
-the authors' code follows the equations above.
+the prior variance (optionally separate for biases), lambda the weight of the KL, N the number of data. With a decay p,
+alpha and beta are divided by 1 + t^p at step t. The algorithm printed in the paper has a different sign, scales and
+sampler; the authors' code follows the equations above.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class SLANGState(NamedTuple):
 
     common: Common
     mean: Means  # mu
-    momentum: Means  # of the likelihood's gradient
+    momentum: Means  # of the log-likelihood gradient
     precision: LowRankFactor  # U, d
 
 
 @dataclass(frozen=True, kw_only=True)
 class SLANG(natural.NaturalPosterior):
-    """SLANG; samples and rates are the paper's for regression on most UCI sets, see the preset `uci`."""
+    """SLANG; default samples and rates are from the paper, for regression on most UCI sets, see the preset `uci`."""
 
     samples: int = 4
     lr_decay: float = 1.0
-    rank: int = 1  # L; at most the number of weights is used
+    rank: int = 1  # L; capped at the number of weights
     beta: float = 0.01  # averaging rate of the precision
     decay: float = 0.0  # p; 0: constant alpha and beta
-    trust_region: float | None = None  # how far a step may move q before alpha decays: a KL divergence in nats
-    initial_precision: float = 1.0  # of d
-    bias_prior_variance: float | None = None  # the prior's on biases, which is then not learned; None: as on weights
+    trust_region: float | None = None  # limit on the change in q per step, before alpha decays: a KL in nats
+    initial_precision: float = 1.0  # initial value of d
+    bias_prior_variance: float | None = None  # prior variance of biases, then fixed; None: as for weights
     power_iterations: int = 4  # of the randomised eigendecomposition
 
     by_replica = frozenset({"lr", "prior_variance", "trust_region"})
@@ -84,7 +84,7 @@ class SLANG(natural.NaturalPosterior):
         diagonal = []
         for u, new, d, h, p in zip(old.columns, columns, old.diagonal, squares, prior, strict=True):
             exact = torch.add((1 - beta) * u.square().sum(1), h, alpha=beta * count)
-            # What the projection lost. It cannot be negative but for rounding.
+            # Diagonal lost by the projection; negative only through rounding.
             lost = (exact - new.square().sum(1)).clamp_min(0)
             diagonal.append(torch.add(lost, d, alpha=1 - beta) + beta * p)
         precision = LowRankFactor(columns, tuple(diagonal))
@@ -115,7 +115,7 @@ class SLANG(natural.NaturalPosterior):
         return tuple(rows)
 
 
-DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code; so do rounding errors
+DROPPED = 1e-6  # eigenvalues up to this value (or within rounding error) count as zero, as in the authors' code
 
 
 Leading = tuple[Vectors, Bool[Tensor, " R"]]
@@ -123,7 +123,7 @@ Leading = tuple[Vectors, Bool[Tensor, " R"]]
 
 
 def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng) -> Leading:
-    """Return U+ with U+ U+^T = the leading eigenpairs of X = keep U U^T + weight E[g g^T], in the cheapest way."""
+    """Return U+ with U+ U+^T = the leading eigenpairs of X = keep U U^T + weight E[g g^T], by the cheapest method."""
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2] * parallel.world().processes
     sketch = min(2 * rank + 2, weights)
@@ -135,7 +135,7 @@ def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
 
 
 def _of_all(taps: Taps) -> Taps:
-    """Concatenate the taps of all processes along the axis of samples."""
+    """Concatenate the taps of all processes along the sample axis."""
     if parallel.world().processes == 1:
         return taps
     inputs = taps.inputs.expand(-1, taps.grads.shape[1], -1, -1, -1)
@@ -143,7 +143,7 @@ def _of_all(taps: Taps) -> Taps:
 
 
 def leading_gram(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
-    """Decompose Y^T Y in place of X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]; then U+ = Y C."""
+    """Decompose the small matrix Y^T Y instead of X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]; U+ = Y C."""
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
     old, new = math.sqrt(keep), math.sqrt(weight / n)
     cross = old * new * low_rank.gradients_inner(taps, columns)  # [R, n, L]
@@ -157,7 +157,7 @@ def leading_gram(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: 
 
 
 def leading_dense(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
-    """Decompose X written out."""
+    """Decompose X as an explicit matrix."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n, u = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2], flatten(columns)
     x = keep * u.mT @ u
@@ -173,7 +173,7 @@ def leading_dense(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight:
 def leading_randomised(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, sketch: int, iterations: int, rng: Rng
 ) -> Leading:
-    """Iterate subspaces from a random start, then approximate by Nystrom, which never overestimates X."""
+    """Use subspace iteration from random vectors, then a Nystrom approximation, which never overestimates X."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
 
@@ -186,7 +186,7 @@ def leading_randomised(
     for _ in range(iterations + 1):
         q = unflatten(basis(flatten(y).mT).mT, shapes)
         y = product(q)
-    # X ~ Y (Q^T Y)^-1 Y^T = F F^T with F = Y E e^-1/2, and U+ is F in the leading eigenvectors of F^T F.
+    # X ~ Y (Q^T Y)^-1 Y^T = F F^T with F = Y E e^-1/2; U+ is F times the leading eigenvectors of F^T F.
     small = low_rank.inner(q, y)
     values, vectors, ok = eigh(0.5 * (small + small.mT))
     inverse = torch.where(_is_large(values), values.clamp_min(DROPPED).rsqrt(), 0)
@@ -201,15 +201,15 @@ def _is_large(values: Float[Tensor, "R n"]) -> Bool[Tensor, "R n"]:
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    # See noisy K-FAC's; experiments/table_defaults/others.py.
+    # As in noisy K-FAC; experiments/table_defaults/others.py.
     "default": {
         "epochs": 120, "batch_size": 64, "min_batches": 16, "samples": 2, "warm_start": 0.5, "lr": 0.3,
         "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.7, "trust_region": 0.25, "initial_precision": 50.0,
         "rank": 8, "beta": 0.005, "prior_variance": 2.0,
     },
-    # The paper's for Boston, Energy, Kin8nm and Naval; it searches the variances of prior and noise on every split.
+    # As in the paper for Boston, Energy, Kin8nm and Naval. The paper tunes prior and noise variances on every split.
     "uci": {"epochs": 120, "bias_prior_variance": 1e6},
-    # From an initial deviation of 1 most of the thousand steps would shrink it.
+    # With an initial standard deviation of 1, most of the thousand steps would be spent on shrinking it.
     "small": natural.SMALL | {"rank": 8, "initial_precision": 200.0},
     # Logistic regression on the Breast Cancer set.
     "logistic": {
@@ -220,13 +220,13 @@ PRESETS: dict[str, dict[str, object]] = {
         "epochs": 400, "batch_size": 200, "rank": 8, "lr": 0.1, "beta": 0.1, "decay": 0.6,
         "prior_variance": 1 / 54.6, "bias_prior_variance": 1e6,
     },
-    # See noisy K-FAC's. With more samples the eigenpairs of a small batch cost twice the time and are little better.
+    # As in noisy K-FAC. With more samples, eigenpairs of a small batch take twice the time for little improvement.
     "vime": {"prior_variance": 0.25, "samples": 2, "initial_precision": 50.0, "lr": 0.03},
 }  # fmt: skip
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta": 0.1, "rank": 3},
     "forgetful": {"beta": 0.5, "rank": 3},
-    # The data's own targets: squares of the residuals stand for the noise's variance.
+    # With targets from the data, squared residuals take the place of the noise variance.
     "linear": [("mean", {"lr": 0.1, "beta": 0.1, "rank": 4})],
 }

@@ -1,13 +1,13 @@
 """Factorised tensors: weight matrices as Kronecker products of small Gaussian matrices, with as few parameters as WHVI.
 
-The comparator of Rossi, Marmin, Filippone (2020, figure 3), in the form of Novikov et al. 2015, Tensorizing Neural
+The baseline of Rossi, Marmin, Filippone (2020, figure 3), in the form of Novikov et al. 2015, Tensorizing Neural
 Networks, with two factors. For each hidden layer
 
     W = 1/sqrt(n) sum_k A_k (x) B_k,   A_k [a, c], B_k [b, d] with independent Gaussian entries,   prior N(0, eta)
 
-with a, b about the square root of the inputs, c, d about that of the outputs; surplus rows and columns are dropped. A D
-x D layer with n = 1 has 4 D parameters, exactly WHVI's; otherwise n makes the numbers nearest. Biases and weights of
-the last layer are Gaussian.
+with a, b about the square root of the number of inputs, and c, d that of outputs; surplus rows and columns are dropped.
+A D x D layer with n = 1 has 4 D parameters, as many as in WHVI. Other layers use the n that comes closest to WHVI's
+number. Biases and the weights of the last layer are Gaussian.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from explore.nets.protocols import Layer
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFactorised(Reparameterised):
-    """Factorised tensors with Gaussian factors."""
+    """Factorised tensors: weight matrices as sums of Kronecker products of Gaussian matrices."""
 
     by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
 
@@ -38,7 +38,7 @@ class TensorFactorised(Reparameterised):
 
 
 class TensorForm(Form):
-    """W = 1/sqrt(n) sum_k A_k (x) B_k."""
+    """The layer form W = 1/sqrt(n) sum_k A_k (x) B_k."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool):
         self.inputs, self.outputs, self.bias = inputs, outputs, bias
@@ -49,7 +49,7 @@ class TensorForm(Form):
         self.coordinates = ((self.terms * a, c), (self.terms * b, d), *(((1, outputs),) if bias else ()))
 
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
-        # Products of two factors of this deviation have Glorot's.
+        # Products of two factors with this standard deviation have the standard deviation of Glorot.
         scale = (2 / (self.inputs + self.bias + self.outputs)) ** 0.25
         means = [scale * rng.normal(replicas, *shape) for shape in self.coordinates]
         if self.bias:
@@ -73,7 +73,7 @@ class TensorLayer:
         self.a, self.b, self.bias, self.outputs, self.samples = a, b, bias, outputs, a.shape[1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         x = x if self.bias is None else x[..., :-1]
         rows, columns = self.a.shape[4], self.b.shape[4]
         x = F.pad(x, (0, rows * columns - x.shape[-1])).unflatten(4, (rows, columns))
@@ -83,7 +83,7 @@ class TensorLayer:
 
 
 def _halves(n: int) -> tuple[int, int]:
-    """Two powers of two, as equal as possible, whose product is at least n."""
+    """Return two powers of two, as equal as possible, whose product is at least n."""
     bits = math.ceil(math.log2(n))
     return 2 ** (bits // 2), 2 ** (bits - bits // 2)
 

@@ -1,4 +1,4 @@
-"""VOGN: a factorised Gaussian over the weights, fitted by natural gradient with the examples' own squared gradients.
+"""VOGN: a factorised Gaussian over the weights, fitted by natural gradient with squared per-example gradients.
 
 Khan et al.: Fast and Scalable Bayesian Deep Learning by Weight-Perturbation in Adam (2018); Osawa et al.: Practical
 Deep Learning with Bayesian Principles (2019), Algorithm 1.
@@ -6,15 +6,15 @@ Deep Learning with Bayesian Principles (2019), Algorithm 1.
 With loss l = -log p(y|x,w), N the number of data times the augmentation factor rho, and delta~ = tau delta / N:
 
     q(w): w ~ N(mu, (tau/N) / (s + delta~ + gamma))
-    g = E[dl/dw],  h = E[(dl/dw)^2]                          over examples (targets: the data's) and K samples w ~ q
+    g = E[dl/dw],  h = E[(dl/dw)^2]                          over examples (with their targets) and K samples w ~ q
     m  <- beta1 m + (g + delta~ mu)                          no factor 1 - beta1: alpha counts 1 / (1 - beta1) times
     s  <- (1 - beta2) s + beta2 h
     mu <- mu - alpha m / (s + delta~ + gamma)                no square root
 
-delta is the prior's precision and tau the weight of the KL, which rises to its full value at the start of training.
-gamma damps the posterior's variance too. The paper's rule s <- (1 - tau beta2) s + beta2 h has the fixed point h/tau,
-which for tau other than 1 is not the posterior of its bound. The first gradients are taken at mu, and their h becomes
-s. Like the paper's workers, each of the `sub_batches` has its own samples and normalisations.
+delta is the prior precision and tau the weight of the KL, which rises to its full value at the start of training.
+gamma also damps the posterior variance. The rule in the paper, s <- (1 - tau beta2) s + beta2 h, has the fixed point
+h/tau; unless tau is 1, this is not the optimum of its ELBO. The first gradients are taken at mu, and initialise s = h.
+Like workers in the paper, each of the `sub_batches` has separate weight samples and batch-norm statistics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from explore.inference.updates import natural, steps
 class VOGNState(NamedTuple):
     """The state of `VOGN`."""
 
-    common: Common  # its n_data is N = rho times the number of data
+    common: Common  # common.n_data is N = rho times the number of data
     mean: Means  # mu
     momentum: Means  # m
     squares: Means  # s
@@ -49,7 +49,7 @@ class VOGNState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class VOGN(natural.NaturalPosterior):
-    """VOGN with the paper's defaults for LeNet-5 on CIFAR-10, but for one worker; `momentum` is beta1."""
+    """VOGN; the defaults follow the paper for LeNet-5 on CIFAR-10, but with one worker. `momentum` is beta1."""
 
     epochs: int = 211
     batch_size: int = 128
@@ -59,11 +59,11 @@ class VOGN(natural.NaturalPosterior):
     beta2: float = 0.999  # averaging rate of s
     damping: float = 1e-3  # gamma
     prior_variance: float | Literal["learned"] = 0.01  # 1 / delta
-    kl_start: float = 0.1  # tau at the start, as a part of kl_weight ...
-    kl_warmup: float = 0.142  # ... which rises to 1 over this part of the training
-    decay: float = 0.0  # p: at step t alpha and beta2 are also divided by 1 + t^p; 0: they are not
+    kl_start: float = 0.1  # initial tau, as a fraction of kl_weight ...
+    kl_warmup: float = 0.142  # ... which rises to 1 over this fraction of training
+    decay: float = 0.0  # p: step t also divides alpha and beta2 by 1 + t^p; 0: no such decay
     fisher: steps.Fisher = "empirical"
-    sub_batches: int = 1  # parts of a batch, each with its own K samples; a remainder is left out
+    sub_batches: int = 1  # equal parts of a batch, each with separate K samples; a remainder is not used
 
     ranges: ClassVar[dict[str, str]] = {"damping": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"}
     by_replica = frozenset({"lr", "beta2", "lr_decay", "prior_variance"})
@@ -115,17 +115,17 @@ class VOGN(natural.NaturalPosterior):
         weight = self._weight(state.tempering)
         decay = each_layer(self.gamma(state.common, weight, held=True), len(state.squares))
         precision = tuple(s + (c + self.damping) for s, c in zip(state.squares, decay, strict=True))
-        if isinstance(weight, Tensor):  # then it is in the precision
+        if isinstance(weight, Tensor):  # then the precision includes it
             precision, weight = tuple(p / over(weight, p) for p in precision), 1.0
         return state.mean, Blocks(tuple(map(Diagonal, precision))), weight / float(state.common.n_data)
 
     @property
     def rises(self) -> bool:
-        """Whether tau changes in training."""
+        """Whether tau changes during training."""
         return self.kl_start < 1 and self.kl_warmup > 0
 
     def _weight(self, tempering: Float[Tensor, " R"]) -> Number:
-        """Return tau: a constant, or the state's."""
+        """Return tau: a constant, or the value in the state."""
         return tempering if self.rises else self.kl_weight
 
     def _tempering(self, progress: float) -> float:
@@ -134,7 +134,7 @@ class VOGN(natural.NaturalPosterior):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    # See noisy K-FAC's; experiments/table_defaults/others.py.
+    # As in noisy K-FAC; experiments/table_defaults/others.py.
     "default": {
         "epochs": 120, "batch_size": 32, "samples": 2, "lr": 0.01, "lr_schedule": "linear", "lr_decay": 0.0,
         "lr_decay_at": 0.8, "beta2": 0.1, "damping": 1e-4, "warm_start": 0.7, "prior_variance": 1.0, "kl_start": 1.0,
@@ -142,34 +142,35 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     # LeNet-5 on CIFAR-10 without augmentation: four workers with 32 examples and six samples each.
     "paper": {"sub_batches": 4},
-    # Step and damping were chosen by active learning on Boston, on unpublished splits; the rest is noisy K-FAC's.
+    # Learning rate and damping: by active learning on Boston, on unpublished splits. The rest is as in noisy K-FAC.
     "small": {
         "epochs": 1000, "batch_size": 30, "samples": 5, "lr": 0.01, "beta2": 0.02, "damping": 0.1,
         "prior_variance": 0.3, "kl_weight": 0.35,
     },
-    # The UCI sets: batches, samples and prior of other papers, and a tenth of their step, which counts ten times.
+    # The UCI sets: batches, samples and prior of other papers, and a tenth of their learning rate, as momentum here
+    # multiplies steps by ten.
     "uci": {
         "epochs": 200, "batch_size": 10, "samples": 10, "lr": 0.001, "beta2": 0.01, "damping": 1e-4,
         "prior_variance": 1.0, "kl_start": 1.0,
     },
-    # Image networks, from an epoch on: s averages some thirty batches, the paper's the last one. Noise starts small, as
-    # an AlexNet stayed at chance with all of it at once. Chosen on validation parts of MNIST and CIFAR-10.
+    # Image networks, from one epoch on: s averages about thirty batches, in the paper only the last. Noise starts small,
+    # as an AlexNet stayed at chance level with full initial noise. Chosen on validation sets of MNIST and CIFAR-10.
     "image": {
         "epochs": 160, "samples": 1, "lr": 0.0005, "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.0,
         "beta2": 0.03, "prior_variance": 0.0025, "kl_weight": 0.05, "kl_start": 0.02, "kl_warmup": 0.3,
     },
-    # ResNet-18 on CIFAR-10 with augmentation, where the paper decays alpha once more at 0.75 of the epochs.
+    # ResNet-18 on CIFAR-10 with augmentation; the paper also decays alpha a second time at 0.75 of the epochs.
     "paper-image": {
         "epochs": 161, "batch_size": 256, "samples": 5, "prior_variance": 0.02, "kl_start": 1.0, "lr_decay": 0.1,
         "augmentation": 10.0,
     },
-    # See noisy K-FAC's.
+    # As in noisy K-FAC.
     "vime": {"prior_variance": 0.25, "kl_start": 1.0, "lr": 0.001, "beta2": 0.01, "damping": 1e-4},
 }  # fmt: skip
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta2": 0.1, "damping": 0.1, "prior_variance": 1.0},
     "forgetful": {},
-    # Squares of the residuals stand for the noise's variance, and gamma is part of the posterior.
+    # Squared residuals take the place of the noise variance, and gamma is part of the posterior.
     "linear": [("mean", {"lr": 0.05, "beta2": 0.05})],
 }

@@ -104,7 +104,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return tuple(spread)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Return tr(P new^-1), exact up to 4096 weights; beyond, fixed random vectors estimate its difference from W."""
+        """Return tr(P new^-1), exact up to 4096 weights; beyond, estimate its difference from W by random vectors."""
         like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
             probes, count = self._eye(), 1
@@ -211,7 +211,7 @@ class BlockTridiagonalKronecker:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTridiagonal(NaturalGradient):
-    """Noisy block-tridiagonal K-FAC, a `NaturalGradient` with one factor over all layers; defaults as in noisy K-FAC."""
+    """Noisy block-tridiagonal K-FAC, with one factor over all layers; the defaults are those of noisy K-FAC."""
 
     by_replica = NaturalGradient.by_replica
 

@@ -1,16 +1,16 @@
-"""HMC: weights sampled from the exact posterior by the No-U-Turn Sampler, a reference for the other posteriors.
+"""HMC: samples from the exact posterior by the No-U-Turn Sampler (NUTS), a reference for the other posteriors.
 
-Hoffman and Gelman: The No-U-Turn Sampler (2014), as implemented in NumPyro. For weights w of small nets,
+Hoffman and Gelman: The No-U-Turn Sampler (2014), as implemented in NumPyro. For the weights w of small networks,
 
     log p(w | D) = (N/B) sum_b log p(y_b | x_b, w) - |w|^2 / (2 eta) + constant
 
-A Gaussian's unknown precisions tau_o ~ Gamma(a0, b0) are integrated out, which does not change the weights' posterior:
+Unknown precisions tau_o ~ Gamma(a0, b0) of a Gaussian likelihood are integrated out. The weight posterior is unchanged:
 
     log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
     tau_o | w, D ~ Gamma(a, b_o(w))
 
-An update moves every chain by `thinning` transitions and keeps its end. The first `warmup` updates tune the sampler;
-the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
+Each update runs `thinning` transitions of every chain and keeps the last state as a draw. The first `warmup` updates
+tune the sampler; the later `epochs - warmup` draws per chain are kept. NumPyro computes in double precision on the CPU.
 """
 
 from __future__ import annotations
@@ -39,47 +39,47 @@ from explore.nets.protocols import Noise
 
 
 class HMCState(NamedTuple):
-    """The state of `HMC`; S = draws * chains, with the chain varying fastest."""
+    """The state of `HMC`; S = draws * chains, with the chain index varying fastest."""
 
     common: Common
     weights: Weights  # the last draws
-    log_joint: Float[Tensor, "R S"]  # log p(D, w) of each, up to a constant
-    scales: Float[Tensor, "R S O"] | None  # 1 / b(w) of each, 0 before there are data; None where no noise is unknown
-    chains: tuple[Tensor, ...]  # NumPyro's own state of every chain, [R, C, ...]
+    log_joint: Float[Tensor, "R S"]  # log p(D, w) of each draw, up to a constant
+    scales: Float[Tensor, "R S O"] | None  # 1 / b(w) of each draw, 0 before any data; None without unknown noise
+    chains: tuple[Tensor, ...]  # NumPyro state of every chain, [R, C, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HMC(Predictive):
-    """Draws of the exact posterior, by NUTS; for a chain of dense layers and activations."""
+    """Samples from the exact posterior by NUTS, for sequential networks of dense layers and activations."""
 
     epochs: int = 300
     batch_size: int = 2**31
     warmup: int = 100  # updates that tune step size and mass matrix
-    thinning: int = 10  # transitions an update
+    thinning: int = 10  # transitions per update
     chains: int = 4  # C
     prior_variance: float | Literal["learned"] = 1.0  # eta; hmc does not learn it
-    target_accept: float = 0.8  # the acceptance probability that the step size is tuned to
-    max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps a transition
+    target_accept: float = 0.8  # target acceptance probability for tuning the step size
+    max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps per transition
 
     ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)", "chains": "[1, 1000]", "max_tree_depth": "[1, 30]"}
     whole: ClassVar[bool] = True
     pretrained_error: ClassVar[str] = "hmc starts its chains from the prior, not from a module's weights"
-    partial: ClassVar[bool] = False  # its likelihoods are NumPyro's
+    partial: ClassVar[bool] = False  # the log-likelihoods for NumPyro do not handle NaN
     mixture_error: ClassVar[str] = "hmc samples the exact posterior, so mixing fits adds nothing; use more chains"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _sampler(self)  # refuses nets and likelihoods before settings
+        _sampler(self)  # raises InputError for unsupported networks and likelihoods first
         if self.draws < 4:
             raise InputError(f"epochs is {self.epochs}; it must be at least warmup + 4 = {self.warmup + 4}")
 
     @property
     def draws(self) -> int:
-        """The number of draws of each chain."""
+        """The number of draws kept per chain."""
         return self.epochs - self.warmup
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
-        """Return draws from the prior; each chain starts at a separate one."""
+        """Return draws from the prior; each chain starts at a different draw."""
         if self.min_batches > 1:
             raise InputError(f"min_batches is {self.min_batches}; hmc needs all data at once: set it to 1")
         if round(n_data / self.batch_size) > 1:
@@ -101,7 +101,7 @@ class HMC(Predictive):
         drawn = unflatten(z, self.net.shapes)
         out = self.net.output(drawn, batch.x)
 
-        slot = (step - self.warmup) % self.draws  # after `epochs` updates all draws stand in order
+        slot = (step - self.warmup) % self.draws  # after `epochs` updates, all draws are in order
 
         def keep(old: Tensor, new: Tensor) -> Tensor:
             return old.slice_scatter(new, 1, slot * self.chains, (slot + 1) * self.chains)
@@ -125,11 +125,11 @@ class HMC(Predictive):
         return settle(new, state), info
 
     def sample(self, state: HMCState, n: int, rng: Rng) -> Weights:
-        """Return the draws, or n random ones of them."""
+        """Return n random draws without replacement, or all draws in order if there are at most n."""
         return _some(state.weights, n, rng)
 
     def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[Weights, Noise]:
-        """Return the same with tau ~ Gamma(a, b(w)) of each output, or tau from its prior before there are data."""
+        """Return draws as in `sample`, each with tau ~ Gamma(a, b(w)) per output, or from the prior before any data."""
         if state.scales is None:
             layers = self.sample(state, n, rng)
             return layers, self.likelihood.sample_noise(state.common.noise, layers[0].shape[1], rng)
@@ -140,12 +140,12 @@ class HMC(Predictive):
         return tuple(weights), rng.gamma(shape) * torch.where(informed, scale, 1 / prior.prior_rate)
 
     def _shape(self, n_data: float) -> float:
-        """Return a = a0 + N / 2."""
+        """Return the shape a = a0 + N / 2 of the Gamma posterior."""
         return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
 
 
 def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
-    """Return the same n (at most all) random entries along the second axis of each tensor."""
+    """Select n random entries along axis 1, the same in each tensor; return all if there are at most n."""
     replicas, count = draws[0].shape[:2]
     if n >= count:
         return draws
@@ -154,7 +154,7 @@ def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
 
 
 def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
-    """Return the potential scale reduction of split chains, 1 where they agree (Gelman et al. 2013, eq. 11.4)."""
+    """Return split R-hat, the potential scale reduction: 1 if chains agree (Gelman et al. 2013, eq. 11.4)."""
     half = draws.shape[1] // 2
     parts = torch.cat([draws[:, :half], draws[:, -half:]], 2)
     within = parts.var(1).mean(1).clamp_min(torch.finfo(parts.dtype).tiny)
@@ -162,7 +162,7 @@ def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
 
 
 def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
-    """Return the Gamma with mean and variance of the mixture over s of Gamma(shape, 1 / scale_s), scale_s > 0."""
+    """Approximate the mixture over s of Gamma(shape, 1 / scale_s), scale_s > 0, by moment matching with one Gamma."""
     positive = (scales > 0).to(scales)
     share = positive / positive.sum(1, keepdim=True)
     scale = (share * scales).sum(1)
@@ -190,7 +190,7 @@ def _bernoulli(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     return copies * jax.nn.log_sigmoid(out[:, 0] * (2 * y - 1)).sum()
 
 
-# Counterparts of torch's modules and likelihoods: log p(D | w) up to a constant, the noise integrated out.
+# JAX counterparts of torch modules, and of likelihoods: log p(D | w) up to a constant, with noise integrated out.
 ACTIVATIONS: dict[type, str] = {
     nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.Identity: "identity",
 }  # fmt: skip
@@ -200,7 +200,7 @@ LOG_LIKELIHOODS: dict[type, Callable[..., Any]] = {
 
 
 class _Sampler:
-    """NUTS for one posterior: the chains of all replicas in one call, compiled once for each shape of the data."""
+    """NUTS for one posterior: runs the chains of all replicas in one call, compiled once per data shape."""
 
     def __init__(self, posterior: HMC):
         try:
@@ -236,7 +236,7 @@ class _Sampler:
         self._compiled: Any = jax.jit(self._moves)
 
     def output(self, z: Any, x: Any) -> Any:
-        """Apply the net at weights z [W]: [B, D] -> [B, O]."""
+        """Apply the network with weights z [W]: [B, D] -> [B, O]."""
         net, start = self._posterior.net, 0
         layers = zip(net.shapes, net.biases, strict=True)
         for kind in net.sequence:
@@ -250,7 +250,7 @@ class _Sampler:
         return x
 
     def potential(self, x: Any, y: Any, copies: Any) -> Callable[[Any], Any]:
-        """Return the function z [W] -> -log p(D, w), for x [B, D], y [B, O] or [B] and copies of each example."""
+        """Return the function z [W] -> -log p(D, w), for x [B, D] and y [B, O] or [B]; each example counts `copies`."""
         likelihood, variance = self._posterior.likelihood, float(self._posterior.prior_variance)
 
         def energy(z: Any) -> Any:
@@ -260,7 +260,7 @@ class _Sampler:
         return energy
 
     def _moves(self, state: Any, keys: Any, x: Any, y: Any, copies: Any) -> Any:
-        """Return all chains after `thinning` transitions, with their acceptance and share of divergences."""
+        """Run `thinning` transitions of all chains; also return acceptance rates and shares of divergences."""
         lax, random = self._jax.lax, self._jax.random
 
         def move(state: Any, key: Any, data: Any) -> Any:
@@ -277,18 +277,18 @@ class _Sampler:
         def replica(state: Any, keys: Any, x: Any, y: Any) -> Any:
             return lax.map(lambda chain: move(chain[0], chain[1], (x, y, copies)), (state, keys))
 
-        # Chains one after the other: side by side all would wait for the longest trajectory.
+        # Run chains sequentially; in parallel, all would wait for the longest trajectory.
         return lax.map(lambda one: replica(*one), (state, keys, x, y))
 
     def start(self, z: Float[Tensor, "R C W"]) -> tuple[Tensor, ...]:
-        """Return the state of chains at z before any data."""
+        """Return the initial state of chains at z, before any data."""
         chains = self._jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*z.shape[:2], *leaf.shape)), self._fresh)
         return self._torch(chains._replace(z=_numpy(z)), z.device, z.dtype)
 
     def advance(
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Move the chains; return their state, and z [R, C, W], -log p(D, w) [R, C], acceptance, divergences [R]."""
+        """Advance the chains; return state, and z [R, C, W], -log p(D, w) [R, C], acceptance and divergences [R]."""
         lead = chains[0].shape[:2]
         keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():
@@ -300,7 +300,7 @@ class _Sampler:
 
     @contextmanager
     def numbers(self) -> Iterator[None]:
-        """Compute in double precision on the CPU, within the context."""
+        """Let JAX compute in double precision on the CPU within this context."""
         with self._jax.enable_x64(True), self._jax.default_device(self._jax.devices("cpu")[0]):
             yield
 
@@ -317,7 +317,7 @@ def _numpy(t: Tensor) -> np.ndarray:
 
 
 def _with_key(state: Any, key: Any) -> Any:
-    """Return NumPyro's state with another random key; keys come from the `Rng` of each update."""
+    """Return the NumPyro state with a different random key; keys come from the `Rng` of each update."""
     return state._replace(rng_key=key, adapt_state=state.adapt_state._replace(rng_key=None))
 
 

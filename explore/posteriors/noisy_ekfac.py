@@ -14,8 +14,8 @@ see `explore.inference.structures.kronecker` for A and S.
 In the paper, r is reset to the eigenvalues of K-FAC every T_reset steps. `reset_interval` does this after the corrected
 r was used in the factors of the step, and only if T_reset steps remain. The text resets every 50 steps (preset
 `paper-text`). The authors' code (preset `paper`) resets at every step, to the eigenvalues of A^gamma and S^gamma
-(`reset_damped`), and adds gamma again when sampling. It thus equals noisy K-FAC with twice the damping and a share omega
-of the diagonal of the last batch.
+(`reset_damped`), and adds gamma again when sampling. This is noisy K-FAC with damping added twice and a share omega of
+the diagonal of the last batch.
 """
 
 from __future__ import annotations

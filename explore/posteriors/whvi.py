@@ -1,21 +1,21 @@
-"""WHVI: weight matrices made of a Gaussian vector by Walsh-Hadamard transforms, with parameters linear in the width.
+"""WHVI: weight matrices built from a Gaussian vector by Walsh-Hadamard transforms; parameters are linear in the width.
 
 Rossi, Marmin, Filippone: Walsh-Hadamard Variational Inference for Bayesian Deep Learning (2020). For each hidden layer
 
     W = sqrt(D) S1 H diag(g) H S2,   q(g) = N(mu, diag sigma^2) or N(mu, Sigma),   prior g ~ N(0, eta)
     y = S1 sqrt(D) H [g o (H S2 x)]                                       two transforms, g drawn for every example
 
-H [D, D] is the orthonormal Walsh-Hadamard matrix. (The paper's has entries +-1 and no sqrt(D).) S1 and S2 are diagonal
-and optimised; they start as random signs. Inputs are padded to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are
-stacked, with a shared g and separate S1 and S2. Biases and weights of the last layer are Gaussian. W has rank D and so
-no density: KL, entropy and gain are those of the coordinates g, biases and the last layer.
+H [D, D] is the orthonormal Walsh-Hadamard matrix. (In the paper it has entries +-1 and no sqrt(D).) S1 and S2 are
+diagonal and optimised from random signs. Inputs are padded to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are
+stacked, with a shared g and separate S1 and S2. Biases and the weights of the last layer are Gaussian. W has only D
+degrees of freedom and thus no density: KL, entropy and gain are those of the coordinates g, biases and last layer.
 
-Normalising flows (Rezende, Mohamed 2015) make q(g) other than Gaussian, the KL being estimated with the samples:
+With normalising flows (Rezende, Mohamed 2015), q(g) is not Gaussian, and the KL is estimated from samples:
 
     g_k = g_{k-1} + u tanh(w^T g_{k-1} + b),   log |det| = log(1 + w^T u (1 - tanh^2))
     KL  = E[log q_0(g_0) - sum log |det| - log p(g_K)]
 
-Entropy, log-density and divergences are then those of g_0; a map of both densities does not change a divergence.
+Entropy, log density and KL between posteriors are then those of g_0; a KL is invariant if both densities are mapped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple, cast  # cast: mypy calls no NamedTuple a callable
+from typing import ClassVar, Literal, NamedTuple, cast  # mypy does not treat a NamedTuple as callable
 
 import torch
 import torch.nn.functional as F
@@ -45,21 +45,21 @@ Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH"
 class WHVI(Reparameterised):
     """Walsh-Hadamard variational inference.
 
-    In the `structure`, the factors of W from left to right, a diagonal S is optimised and V is Gaussian like g. Without
-    a second diagonal every stacked block has its own g. A layer with one input or output, see `vectors`, takes its n
-    weights from a square W of at least n entries, or is stacked like any other.
+    `structure` lists the factors of W from left to right: diagonals S are optimised, diagonals V are Gaussian like g.
+    Without a second diagonal, every stacked block has a separate g. `vectors` is for layers with one input or output:
+    "reshape" takes their n weights from a square W with at least n entries, "stack" treats them as any other layer.
     """
 
     structure: Structure = "S1HGHS2"
     covariance: Literal["diagonal", "full"] = "diagonal"  # of q(g)
-    flows: int = 0  # planar normalising flows on g, for each layer
+    flows: int = 0  # number of planar normalising flows on g per layer
     vectors: Literal["reshape", "stack"] = "reshape"
-    last_layer: Literal["gaussian", "whvi"] = "gaussian"  # with independent weights, or like the others
-    convolutions: Literal["whvi", "mc-dropout"] = "whvi"  # each filter is a row of W, or has dropout
-    rate: float = 0.05  # of that dropout
+    last_layer: Literal["gaussian", "whvi"] = "gaussian"  # independent Gaussian weights, or WHVI as in other layers
+    convolutions: Literal["whvi", "mc-dropout"] = "whvi"  # each filter is a row of W, or uses dropout
+    rate: float = 0.05  # dropout rate for "mc-dropout"
 
     ranges: ClassVar[dict[str, str]] = {"flows": "[0, 1000]", "rate": "[0, 1)"}
-    by_replica = frozenset({"lr", "kl_weight"})  # not the prior's variance, which the forms of layers read
+    by_replica = frozenset({"lr", "kl_weight"})  # not prior_variance, which the layer forms read
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
@@ -84,7 +84,7 @@ class WHVI(Reparameterised):
 
 
 class WalshForm(Form):
-    """W = sqrt(D) S1 H diag(g) H S2."""
+    """The layer form W = sqrt(D) S1 H diag(g) H S2."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool, settings: WHVI):
         self.settings, self.outputs, self.layer = settings, outputs, (inputs + bias, outputs)
@@ -122,7 +122,7 @@ class WalshForm(Form):
 
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
         parts = dict(zip(self.names, z, strict=True))
-        for name, point in zip(self.points, points, strict=False):  # the remaining ones are the flows'
+        for name, point in zip(self.points, points, strict=False):  # the remaining points belong to flows
             parts[name] = point.view(len(point), *[1] * (z[0].dim() - 3), *point.shape[1:])
         excess = z[0].new_zeros(len(z[0]), 1)
         if self.settings.flows:
@@ -139,7 +139,7 @@ class WalshForm(Form):
         return cast(Layer, WalshRows(**parts)), excess
 
     def _vector(self, parts: dict[str, Tensor]) -> Layer:
-        """Return a one-input or one-output layer, built from entries of W."""
+        """Build a layer with one input or one output from the entries of W."""
         g = parts["g"]
         eye = torch.eye(self.d, dtype=g.dtype, device=g.device)
         if "s1" in parts:
@@ -158,7 +158,7 @@ class WalshForm(Form):
 class WalshLayer(NamedTuple):
     """A layer x -> S1 sqrt(D) H [g o (H S2 x)]; each tensor is [R, S or 1, B or 1, I, O]."""
 
-    g: Tensor  # O = D; I = 1, or the stacked blocks
+    g: Tensor  # O = D; I = 1 or number of stacked blocks
     s1: Tensor  # O = outputs
     s2: Tensor | None = None  # I = blocks, O = inputs
     bias: Tensor | None = None
@@ -168,7 +168,7 @@ class WalshLayer(NamedTuple):
         return self.g.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         x = (a if self.bias is None else a[..., :-1]).unsqueeze(4)
         x = x if self.s2 is None else x * self.s2.unsqueeze(3)  # [R, S, B, T, blocks, inputs]
         u = hadamard(_padded(x, self.g.shape[-1]))
@@ -188,7 +188,7 @@ class WalshRows(NamedTuple):
         return self.g.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         x = a if self.bias is None else a[..., :-1]
         d, outputs = _power_of_two(x.shape[-1]), self.g.shape[-1]
         u = hadamard(_padded(x, d), orthonormal=False)
@@ -197,9 +197,9 @@ class WalshRows(NamedTuple):
 
 
 class DropoutForm(Form):
-    """W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias: M is optimised; z is not a coordinate."""
+    """Dropout: W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias. M is optimised, z no coordinate."""
 
-    excess_samples = 1  # its part of the KL is the same for each
+    excess_samples = 1  # all samples have the same excess KL
 
     def __init__(self, inputs: int, outputs: int, bias: bool, rate: float, prior_variance: float):
         self.coordinates, self.shape, self.bias = (), (inputs, outputs), bias
@@ -223,10 +223,10 @@ class DropoutForm(Form):
 def flow(
     z: Tensor, u: Float[Tensor, "R K n"], w: Float[Tensor, "R K n"], b: Float[Tensor, "R K"]
 ) -> tuple[Tensor, Tensor]:
-    """Apply K planar flows: [R, ..., n] -> ([R, ..., n], the sum of log |det|, [R, ...])."""
+    """Apply K planar flows: [R, ..., n] -> ([R, ..., n], sum of log |det| [R, ...])."""
     inner = (w * u).sum(-1, keepdim=True)
-    # The component of u along w is bent such that w^T u > -1, where the flow can be inverted. In single precision it
-    # would become -1 without the floor.
+    # Adjust the component of u along w such that w^T u > -1, where the flow is invertible. Without the floor, w^T u
+    # could round to -1 in single precision.
     u = u + (F.softplus(inner).clamp_min(1e-6) - 1 - inner) * w / w.square().sum(-1, keepdim=True)
     inner = (w * u).sum(-1)
     shape = (len(z), *[1] * (z.dim() - 2))
@@ -239,15 +239,15 @@ def flow(
 
 
 def start_flows(replicas: int, flows: int, n: int, rng: Rng) -> list[Tensor]:
-    """Draw (u, w, b), with u bent to a hundredth of white noise, so that flows start near the identity."""
+    """Draw initial (u, w, b), such that the adjusted u is 0.01 times white noise and flows start near the identity."""
     w = rng.normal(replicas, flows, n)
-    along = math.log(math.e - 1) * w / w.square().sum(-1, keepdim=True)  # where softplus(w^T u) is 1
+    along = math.log(math.e - 1) * w / w.square().sum(-1, keepdim=True)  # here softplus(w^T u) is 1
     u = along + 0.01 * rng.normal(replicas, flows, n)
     return [u, w, torch.zeros_like(w[..., 0])]
 
 
 def _padded(x: Tensor, d: int) -> Tensor:
-    return x if x.shape[-1] == d else F.pad(x, (0, d - x.shape[-1]))  # which copies even where nothing is added
+    return x if x.shape[-1] == d else F.pad(x, (0, d - x.shape[-1]))  # F.pad copies even if no padding is added
 
 
 def _power_of_two(n: float) -> int:
@@ -257,20 +257,21 @@ def _power_of_two(n: float) -> int:
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 1.0},
     "hundreds": TABLE | {"kl_weight": 1.0, "min_batches": 16},  # experiments/table_defaults/few.py
-    # The paper's, but for its ambiguous prior variance of 1e-5. It takes 50 500 steps: `epochs` = 3 232 000 / N.
+    # As in the paper, except for its ambiguous prior variance of 1e-5. For its 50 500 steps, set `epochs` to
+    # 3 232 000 / N.
     "power": {"lr": 1e-3, "schedule": "power", "batch_size": 64, "samples": 1, "noise_start": 500, "vectors": "stack"},
-    # Tried on four splits of Boston only, with two hidden layers of 128.
+    # Tested only on four splits of Boston, with two hidden layers of 128 units.
     "uci": {"epochs": 150, "batch_size": 64, "samples": 1},
     "small": SMALL,
-    # The paper's image networks, chosen on validation parts of CIFAR-10; more noise drowns layers of 4096.
+    # The image networks of the paper, chosen on validation sets of CIFAR-10; more noise is too much for layers of 4096.
     "image": {
         "epochs": 150, "batch_size": 64, "samples": 1, "lr": 1e-3, "initial_std": 1e-3, "vectors": "stack",
         "last_layer": "whvi", "convolutions": "mc-dropout",
     },
-    # See noisy K-FAC's.
+    # As in noisy K-FAC.
     "vime": {"prior_variance": 0.25, "lr": 0.003},
 }  # fmt: skip
 
 CONTRACT: dict[str, object] = {
-    "linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})],  # one layer alone is the last one, which is factorised
+    "linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})],  # a single layer is the last layer, which is Gaussian
 }

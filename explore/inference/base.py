@@ -56,7 +56,7 @@ class Common(NamedTuple):
 
     noise: Phi  # the posterior over the noise of the likelihood
     alive: Bool[Tensor, " R"]  # False for failed replicas, which are frozen at their last valid state
-    step: Int[Tensor, ""]  # updates so far; on the CPU, so that reading it never waits for a device
+    step: Int[Tensor, ""]  # updates so far; on the CPU, so that reading it never waits for a GPU
     taken: Int[Tensor, " R"]  # accepted updates of each replica: some posteriors reject steps
     n_data: Float[Tensor, ""]  # N, the effective data size; on the CPU
     norms: NormState  # batch-norm layers
@@ -181,7 +181,7 @@ class Variational(Predictive):
     """
 
     prior_variance: float | Literal["learned"] = 1.0  # eta
-    kl_weight: float = 1.0  # lambda; 1 is Bayes' rule
+    kl_weight: float = 1.0  # lambda; 1 for Bayes' rule
     augmentation: float = 1.0  # rho: the effective number of examples per example under data augmentation
     gain_step: float = 0.01  # rho: the step size in `gain`
 

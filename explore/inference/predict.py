@@ -104,7 +104,7 @@ class Predictor:
         first, last = (only.start, only.stop) if only else (0, x.shape[1])
         for some in parts(last - first, width, budget):
             part = slice(first + some.start, first + some.stop)
-            with torch.no_grad():  # here, not around the generator, whose body runs later
+            with torch.no_grad():  # inside the generator, since its body runs after the call
                 out = self.net.output(self.layers, x[:, part])
             if self.stretch is not None:
                 out = torch.lerp(out.mean(1, keepdim=True), out, self.stretch[:, None, None, None])

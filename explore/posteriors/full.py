@@ -151,7 +151,7 @@ PRESETS: dict[str, dict[str, object]] = {
     # since F is rank-deficient with fewer gradients than weights.
     "default": TABLE | {"fisher": "exact", "beta": 0.02, "statistics_interval": 1, "prior_variance": 0.3},
     "small": SMALL,
-    # As in noisy K-FAC. Batches of 10 are little information for a dense F: faster averages or fewer batches are worse.
+    # As in noisy K-FAC. Batches of 10 say little about a dense F: faster averages or fewer batches are worse.
     "vime": {"prior_variance": 0.25, "samples": 5, "lr": 0.05, "beta": 0.02, "adaptive_damping": True},
 }  # fmt: skip
 

@@ -57,7 +57,7 @@ class HMC(Predictive):
     warmup: int = 100  # updates that tune step size and mass matrix
     thinning: int = 10  # transitions per update
     chains: int = 4  # C
-    prior_variance: float | Literal["learned"] = 1.0  # eta; hmc does not learn it
+    prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number, as HMC cannot learn it
     target_accept: float = 0.8  # target acceptance probability for tuning the step size
     max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps per transition
 
@@ -264,7 +264,7 @@ class _Sampler:
         lax, random = self._jax.lax, self._jax.random
 
         def move(state: Any, key: Any, data: Any) -> Any:
-            value, gradient = self._jax.value_and_grad(self.potential(*data))(state.z)  # of these data
+            value, gradient = self._jax.value_and_grad(self.potential(*data))(state.z)  # for the current data
             state = state._replace(potential_energy=value, z_grad=gradient)
 
             def once(state: Any, key: Any) -> Any:

@@ -49,7 +49,7 @@ class TensorForm(Form):
         self.coordinates = ((self.terms * a, c), (self.terms * b, d), *(((1, outputs),) if bias else ()))
 
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
-        # Products of two factors with this standard deviation have the standard deviation of Glorot.
+        # Products of two factors with this standard deviation have that of Glorot initialisation.
         scale = (2 / (self.inputs + self.bias + self.outputs)) ** 0.25
         means = [scale * rng.normal(replicas, *shape) for shape in self.coordinates]
         if self.bias:

@@ -153,8 +153,8 @@ PRESETS: dict[str, dict[str, object]] = {
         "epochs": 200, "batch_size": 10, "samples": 10, "lr": 0.001, "beta2": 0.01, "damping": 1e-4,
         "prior_variance": 1.0, "kl_start": 1.0,
     },
-    # Image networks, from one epoch on: s averages about thirty batches, in the paper one. Noise starts small, as an
-    # AlexNet stayed at chance level with full initial noise. Chosen on validation sets of MNIST and CIFAR-10.
+    # Image networks, from one epoch on: s averages about thirty batches, in the paper only one. Noise starts small, as
+    # an AlexNet stayed at chance level with full initial noise. Chosen on validation sets of MNIST and CIFAR-10.
     "image": {
         "epochs": 160, "samples": 1, "lr": 0.0005, "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.0,
         "beta2": 0.03, "prior_variance": 0.0025, "kl_weight": 0.05, "kl_start": 0.02, "kl_warmup": 0.3,

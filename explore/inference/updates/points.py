@@ -27,7 +27,7 @@ class PointEstimate(Predictive):
 
     epochs: int = 200
     lr: float = 0.01  # Adam's initial learning rate; cosine decay to 0
-    prior_variance: float | Literal["learned"] = 1.0  # eta; point estimates do not learn it
+    prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number, as point estimates cannot learn it
 
     @property
     def nets(self) -> int:

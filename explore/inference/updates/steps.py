@@ -27,7 +27,7 @@ Fisher = Literal["true", "empirical", "exact"]
 Schedule = Literal["step", "linear"]
 
 
-# Opening ---------------------------------------------------------------------------------------------------
+# Training pass ---------------------------------------------------------------------------------------------
 
 
 class Pass(NamedTuple):
@@ -132,7 +132,7 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
     return Taps(inputs, grads, second_moment=same.second_moment, mean_inputs=same.mean_inputs)
 
 
-# How far a step goes ---------------------------------------------------------------------------------------
+# Step limits -----------------------------------------------------------------------------------------------
 
 
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
@@ -198,7 +198,7 @@ def power_decay(step: int, power: float) -> float:
     return 1 / (1 + step**power) if power else 1.0
 
 
-# End -------------------------------------------------------------------------------------------------------
+# Final state -----------------------------------------------------------------------------------------------
 
 
 def end_update(

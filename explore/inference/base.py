@@ -200,7 +200,7 @@ class Variational(Predictive):
         return None if biases is None else start_prior(self.eta, self.coordinates, biases, replicas, rng)
 
     def learned(self, state: State) -> Info:
-        """Return the learned `prior_variance_1`, ... per coordinate tensor, and `..._bias` if biases have their own."""
+        """Return the learned `prior_variance_1`, ... per coordinate tensor, and `..._bias` for separate biases."""
         named: Info = {}
         if state.common.prior is None:
             return named

@@ -175,7 +175,7 @@ class VariationalMixture(Mixture):
         return self._mean(self.posterior.divergence(_replicas(state)))
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return an upper bound on the gain of the mixture, in nats; it ignores which member a label favours."""
+        """Return an upper bound on the gain of the mixture, in nats; ignores that a label may favour some members."""
         return self._mean(self.posterior.gain(_replicas(state), self._each(batch), rng))
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:

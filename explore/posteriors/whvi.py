@@ -197,7 +197,7 @@ class WalshRows(NamedTuple):
 
 
 class DropoutForm(Form):
-    """Dropout: W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias. M is optimised, z no coordinate."""
+    """Dropout: W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias. M is a point estimate."""
 
     excess_samples = 1  # all samples have the same excess KL
 

@@ -151,7 +151,10 @@ def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:
 
 
 def two_sided(first: Tensor, x: Tensor, last: Tensor, upper: bool | None = None) -> Tensor:
-    """Return first^T x last: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: triangle of first^T."""
+    """Return first^T x last: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O].
+
+    `upper`: whether first^T is upper (True) or lower (False) triangular; None for a general matrix.
+    """
     r, s, i, o = x.shape
     times = product if upper is None else partial(triangle_times, upper=upper)
     if s == 1:

@@ -72,7 +72,7 @@ class NaturalPosterior(GaussianPosterior):
         return self.weight_noise and progress >= self.warm_start
 
     def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Run the training pass at weights W: samples of q for each of the `parts`, or its mean. Return W and pass."""
+        """Run the training pass at weights W: samples of q for each of the `parts`, or the mean. Return W and the pass."""
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)

@@ -221,7 +221,7 @@ def advance(
 
 
 def settle(new: State, old: State, ok: Tensor | None = None) -> State:
-    """Return `new`; freeze replicas with non-finite values, or where `ok` [R] is False, at `old` as not alive."""
+    """Return `new`; replicas with non-finite values or with `ok` [R] False are frozen at `old` and no longer alive."""
     alive = old.common.alive if ok is None else old.common.alive & ok
     before = {id(leaf) for leaf in tree.tensors(old)}
     # A tensor that occurs several times is checked once.

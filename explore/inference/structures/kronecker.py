@@ -143,7 +143,7 @@ class KroneckerRule:
     weight_sharing: WeightSharing = "auto"
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> KroneckerMoments:
-        """Return identity plus small random Gram matrices; without them, estimates from few batches would diverge."""
+        """Return identities plus small random Gram matrices, as estimates from few batches alone would diverge."""
 
         def start(n: int) -> Tensor:
             g = 0.1 * rng.normal(replicas, n, n)

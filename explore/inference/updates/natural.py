@@ -72,7 +72,7 @@ class NaturalPosterior(GaussianPosterior):
         return self.weight_noise and progress >= self.warm_start
 
     def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Run the training pass at weights W: samples of q for each of the `parts`, or the mean. Return W and the pass."""
+        """Run the training pass at weights W, samples of q for each of the `parts` or the mean; return both."""
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)
@@ -98,7 +98,7 @@ class NaturalState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalGradient(NaturalPosterior):
-    """q = N(M, (lambda/N) (F + gamma)^-1) with a structured Fisher matrix F (Zhang et al. 2017, eqs 6 to 9).
+    """A Gaussian q = N(M, (lambda/N) (F + gamma)^-1), F a structured Fisher matrix (Zhang et al. 2017, eqs 6 to 9).
 
     F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;  M <- M + alpha (F + gamma')^-1 V~
     """

@@ -1,1 +1,1 @@
-"""Execution of updates: recorded, compiled, or divided among processes. It does not change results."""
+"""Execution of updates: recorded, compiled or divided among processes. None of these changes results."""

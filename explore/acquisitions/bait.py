@@ -45,7 +45,7 @@ class BAIT(Checked):
 
 
 def _pool(view: View) -> Float[Tensor, "R S S"]:
-    """Return the mean of V V^T over the pool or, if there are any, over the targets."""
+    """Return the mean of V V^T over the target inputs, which are the candidates by default."""
     (x, present), total = view.aims, view.uniform.new_zeros(())
     for part, out in view.predictor.outputs(x, only=parallel.share(x.shape[1])):
         v = (signals(view.likelihood, view.noise, out) * present[:, None, part, None]).flatten(2)

@@ -99,12 +99,12 @@ class LabelSets(NamedTuple):
 
     @staticmethod
     def none(like: Float[Tensor, "R S ..."]) -> LabelSets:
-        """Return the start without labels: one set, with equal weights."""
+        """Return the label sets before any label: a single set, with equal weights of the nets."""
         replicas, samples = like.shape[:2]
         return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
 
     def condition(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
-        """Return the sets after n more points with these class probabilities; if more than `most`, draw that many."""
+        """Return the sets after n more points with class probabilities p; of more than `most` sets, draw `most`."""
         sets = self
         for point in p.unbind(2):
             sets = sets._with(point, most, rng)
@@ -138,7 +138,7 @@ def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None =
 def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
     """Return which candidates are near-duplicates of one of the points.
 
-    The variance over nets of the difference of their predictions is less than `share` of the larger of both variances.
+    Near-duplicates: the variance over nets of the predictions' difference is less than `share` of the larger variance.
     """
     references = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
 

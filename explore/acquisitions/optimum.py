@@ -27,7 +27,7 @@ SIGNS = {"maximise": 1, "minimise": -1}
 
 
 class Forecast(NamedTuple):
-    """The normal distribution of f at some points, given each of the M draws; larger is better."""
+    """The normal distribution of f at some points, given each of the M draws; larger values of f are better."""
 
     mean: Float[Tensor, "R 1 b"]  # mean without the draws
     shift: Float[Tensor, "R _M b"]  # change of the mean, given each draw

@@ -78,7 +78,7 @@ def counted(count: int, noun: str, be: bool = False) -> str:
 
 
 def raised(error: Exception) -> str:
-    """Return the message of an error, with its type and its last line in the user's code if it passed through any."""
+    """Format an exception: its message and, if user code is in the traceback, its type and the last line of that code."""
     message = textwrap.shorten(str(error), 300, placeholder="...")
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {message}"  # the message has the line
@@ -164,7 +164,7 @@ def fits(hint: Any, value: object) -> bool:
 
 
 def describe(hint: Any, several: str = "a comma-separated list") -> str:
-    """Describe a type for a message; `several` names a tuple, which is a comma-separated list on the command line."""
+    """Describe a type for a message; `several` is the word for a tuple, such as "a tuple"."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return " or ".join(describe(a, several) for a in arguments)

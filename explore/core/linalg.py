@@ -22,7 +22,7 @@ NARROW = 16  # columns; a batched product with fewer leaves most of the processo
 
 
 def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """Return L^-1 for matrix = L L^T, and flags of success; a failed one is the identity.
+    """Return L^-1 for matrix = L L^T, and whether each succeeded; on failure, L^-1 is the identity.
 
     If a matrix is not positive definite, growing multiples of its mean diagonal are added to the diagonal.
     """
@@ -58,7 +58,7 @@ def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
 def eigh(
     matrix: Float[Tensor, "*N n n"],
 ) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and flags of success.
+    """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and whether each succeeded.
 
     A matrix with a NaN, or for which the solver does not converge, is replaced by the identity; `torch.linalg.eigh`
     would raise an error for the whole batch.
@@ -79,7 +79,7 @@ def eigh(
 
 
 def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
-    """Return orthonormal columns with the span of y; for batches on a device by Cholesky QR (y^T y), done twice."""
+    """Return orthonormal columns with the span of y; for batches on a device, by Cholesky QR (y^T y) done twice."""
     if len(y) == 1 or not tree.unseen(y):
         return torch.linalg.qr(y)[0]
     y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # so that squares are finite
@@ -143,7 +143,7 @@ def over(values: float | Tensor, like: Tensor) -> float | Tensor:
 def product(
     a: Float[Tensor, "N I J"], b: Float[Tensor, "N J O"], plus: Float[Tensor, "N 1 O"] | None = None
 ) -> Float[Tensor, "N I O"]:
-    """Return the batched product a b (+ plus); if b is narrow as (b^T a^T)^T, which is several times as fast."""
+    """Return the batched product a b (+ plus); if b is narrow, as (b^T a^T)^T, which is several times as fast."""
     turn = b.shape[2] < NARROW <= a.shape[1]
     if turn:
         a, b, plus = b.mT, a.mT, None if plus is None else plus.mT

@@ -36,7 +36,7 @@ def gains(view: View) -> Float[Tensor, "R C"]:
 @Needs(spread=True, costs=True, scores=gains)
 @dataclass(frozen=True)
 class BatchBALD(Checked):
-    """A rule for the k points with the largest joint information gain; scores in nats, conditional on earlier points."""
+    """A rule for the k points with the largest joint information gain; scores in nats, given earlier points' labels."""
 
     label_sets: int = 1000  # for classes: maximum number of sets of earlier points' labels to average over
 

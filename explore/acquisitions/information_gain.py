@@ -11,5 +11,5 @@ from explore.acquisitions.batch_bald import BatchBALD, gains
 
 @Needs(spread=True, costs=True, scores=gains)
 def information_gain(view: View, k: int) -> Choice:
-    """Choose the k points with the largest joint information gain; scores in nats, conditional on earlier points."""
+    """Choose the k points with the largest joint information gain; scores in nats, given earlier points' labels."""
     return BatchBALD()(view, k)

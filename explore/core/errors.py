@@ -78,7 +78,7 @@ def counted(count: int, noun: str, be: bool = False) -> str:
 
 
 def raised(error: Exception) -> str:
-    """Format an exception: its message and, if user code is in the traceback, its type and the last line of that code."""
+    """Format an exception: its message and, if user code is in the traceback, its type and the last such line."""
     message = textwrap.shorten(str(error), 300, placeholder="...")
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {message}"  # the message has the line

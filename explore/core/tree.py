@@ -51,7 +51,7 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
-    """Return a flat dictionary path -> tensor for `torch.save`; it clones tensors, as a view is saved with all its storage."""
+    """Return a dictionary path -> tensor for `torch.save`; it clones, as a view is saved with its whole storage."""
     return {path: leaf.detach().clone() for path, leaf in leaves(tree)}
 
 
@@ -75,7 +75,7 @@ def part(tree: Tree, replicas: slice | Tensor) -> Tree:
 
 
 def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
-    """Return `new` for replicas that are `alive` [R], `old` for the others; leaves without a replica axis come from `new`."""
+    """Return `new` for `alive` replicas [R], `old` for the others; leaves without a replica axis come from `new`."""
     if known_all_true(alive):
         return new
     before = dict(leaves(old))

@@ -143,7 +143,7 @@ class Net(Network):
     def train_output(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
-        """Return the output, normalised by the batch, and the mean and unbiased variance of each batch-norm input."""
+        """Return the output, normalised by the batch, and each batch-norm layer's input mean and unbiased variance."""
         done = self._run(layers, x, samples, train=True)
         return done.out, done.statistics
 

@@ -35,7 +35,7 @@ class Norm(NamedTuple):
 
     channels: int
     affine: bool  # whether it has a scale and a shift
-    momentum: float  # how far the running statistics move towards those of a batch
+    momentum: float  # the fraction by which the running statistics move towards those of a batch
     eps: float
 
 

@@ -125,7 +125,7 @@ def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor
 
 
 def _residual(y: Tensor, out: Tensor) -> Tensor:
-    """Return targets minus outputs; raise InputError if their shapes would broadcast."""
+    """Return targets minus outputs; raise InputError if they have different widths, which would broadcast."""
     if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
         raise InputError(f"targets must have shape [..., {out.shape[-1]}] like the outputs; got {list(y.shape)}")
     return y - out

@@ -100,7 +100,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return patches.permute(1, 2, 0).unflatten(0, lead)
 
     def _patches(self, a: Tensor) -> Tensor:
-        """Return patches [N, C, H, W] -> [I, N, T] by one copy; `F.unfold`, one example at a time, is far slower."""
+        """Return patches, [N, C, H, W] -> [I, N, T], by one copy: several times as fast as `F.unfold`."""
         (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
         count, channels = a.shape[:2]

@@ -1,1 +1,1 @@
-"""Acquisition rules, one file each."""
+"""Acquisition rules, one per file."""

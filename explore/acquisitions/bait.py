@@ -1,12 +1,12 @@
-"""BAIT: lower the predictive variance of the pool, in units of the labels' information (Ash et al. 2021).
+"""BAIT: minimise the predictive variance of the pool, weighted by Fisher information (Ash et al. 2021).
 
-Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3. With a pool U, a batch B and a prior precision P
+Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3. For a pool U, a batch B and a prior precision P,
 
     min_B tr((P + sum_B I_x)^-1 sum_U I_x),   I_x the Fisher information of a label at x.
 
-The paper uses the weights of a net's last layer, here z are the coordinates of S sampled nets: f = mean + F^T z with z
-~ N(0, I_S), so that P = I. I_x = V V^T and V = F G; G G^T is the information about the output at its mean. Points are
-chosen greedily forward; the paper's backward pass, which takes twice as many and drops half, is omitted.
+The paper uses the last-layer weights. Here, the parameters are the coordinates z of S sampled nets: f = mean + F^T z
+with z ~ N(0, I_S), so that P = I. I_x = V V^T and V = F G; G G^T is the information about the output, at the mean
+output. Points are chosen by forward greedy selection only. The paper selects twice as many and then drops half.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from explore.execution import parallel
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
 class BAIT(Checked):
-    """The k points that lower the trace most; scores: the decrease, averaged over the pool (or `view.targets`)."""
+    """A rule for the k points that reduce the trace most; scores: the reduction, a mean over the pool or targets."""
 
-    alike: float = 0.01  # points are, whose predictions differ by less than this share of their variance
+    alike: float = 0.01  # near-duplicates: their predictions' difference has less than this share of the variance
 
     ranges: ClassVar[dict[str, str]] = {"alike": "[0, 1]"}
 
@@ -45,7 +45,7 @@ class BAIT(Checked):
 
 
 def _pool(view: View) -> Float[Tensor, "R S S"]:
-    """Mean of V V^T over the points that matter."""
+    """Return the mean of V V^T over the target inputs, which are the candidates by default."""
     (x, present), total = view.aims, view.uniform.new_zeros(())
     for part, out in view.predictor.outputs(x, only=parallel.share(x.shape[1])):
         v = (signals(view.likelihood, view.noise, out) * present[:, None, part, None]).flatten(2)
@@ -54,7 +54,7 @@ def _pool(view: View) -> Float[Tensor, "R S S"]:
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:
-    """Return tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V), the fall of tr(P^-1 M); `root` is L^-1 with P = L L^T."""
+    """Return the reduction of tr(P^-1 M), tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V); `root` is L^-1, P = L L^T."""
     if root is not None:
         v, pool = torch.einsum("rzs,rsbk->rzbk", root, v), root @ pool @ root.mT
     gram = torch.einsum("rsbk,rsbl->rbkl", v, v)

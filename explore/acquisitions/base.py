@@ -1,4 +1,4 @@
-"""The interface of acquisition rules: inputs, results and declared needs."""
+"""The interface of acquisition rules: their inputs, results and declared needs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["Choice", "Needs", "View", "best", "greedy"]
 Carry = TypeVar("Carry")
 Rule = TypeVar("Rule")
 
-CACHED = 2**26  # numbers that the outputs of all images may have to be stored: 256 MiB in single precision
+CACHED = 2**26  # outputs for images are cached up to this many numbers: 256 MiB in single precision
 
 
 class Choice(NamedTuple):
-    """The points to label next, best first, with their scores; a rule numbers the candidates of its view from 0."""
+    """The points to label next, best first, with their scores; indices count the candidates of the view from 0."""
 
     indices: Int[Tensor, "R k"]
     scores: Float[Tensor, "R k"]
@@ -38,19 +38,19 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The replicas of one arm when it chooses, in model units; test points are excluded."""
+    """The inputs of an acquisition rule, in model units, for the replicas of one arm; test points are excluded."""
 
     posterior: Predictive  # fitted to the labelled points
-    state: State  # of the posterior, in these replicas
+    state: State  # the posterior's state for these replicas
     labelled: Batch  # x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order of labelling
-    candidates: Inputs  # [R, C, ...], standardised on demand; `each` and `chunks` go through them
-    mask: Bool[Tensor, "R C"]  # false at the end of a replica that has fewer candidates than another
-    sample: Callable[[], Predictor]  # draws nets of these replicas; called at most once, by rules that predict
-    uniform: Float[Tensor, "R C"]  # in [0, 1), drawn for every point of the pool, whether it is a candidate or not
-    rng: Rng  # the stream of the rule's own random numbers
-    pending: Tensor | None = None  # [R, p, ...] points that were handed out and have no label yet, no candidates
+    candidates: Inputs  # [R, C, ...], standardised on demand; `each` and `chunks` iterate over them
+    mask: Bool[Tensor, "R C"]  # true for candidates; false for padding in replicas with fewer candidates than others
+    sample: Callable[[], Predictor]  # draws nets for these replicas; called at most once, and only if a rule predicts
+    uniform: Float[Tensor, "R C"]  # uniform in [0, 1), drawn for all points of the pool, not only for candidates
+    rng: Rng  # a random stream for the rule
+    pending: Tensor | None = None  # [R, p, ...] points suggested but not labelled yet; they are no candidates
     targets: Tensor | None = None  # [R, T, ...] target inputs; None: the candidates
-    cost: Float[Tensor, "R C"] | None = None  # of each candidate's label, positive; None: all cost the same
+    cost: Float[Tensor, "R C"] | None = None  # positive label cost of each candidate; None: all cost the same
 
     @property
     def likelihood(self) -> Likelihood:
@@ -69,34 +69,34 @@ class View:
 
     @property
     def aims(self) -> tuple[Inputs, Bool[Tensor, "R T"]]:
-        """The inputs whose labels matter [R, T, ...], and which of them exist in each replica."""
+        """The target inputs [R, T, ...], and a mask of those that exist in each replica."""
         if self.targets is None:
             return self.candidates, self.mask
         return self.targets, torch.ones_like(self.mask[:, :1]).expand(self.targets.shape[:2])
 
     @cached_property
     def predictor(self) -> Predictor:
-        """Sampled nets, the same for every point."""
+        """The sampled nets, drawn on first use; the same for every point."""
         return self.sample()
 
     @cached_property
     def x(self) -> Float[Tensor, "R C ..."]:
-        """All candidates at once, in memory."""
+        """The inputs of all candidates, in memory."""
         return self.candidates if isinstance(self.candidates, Tensor) else self.candidates[:, :]
 
     def moments(self) -> Moments:
-        """Mean and variance over the nets of the prediction at every candidate."""
+        """Return the mean and variance over nets of the prediction for every candidate."""
         return Moments(*self._divided(self.predictor.moments_of))
 
     def each(self, score: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b"]]) -> Shaped[Tensor, "R C"]:
-        """Score every candidate, a chunk of outputs at a time; several processes share the candidates."""
+        """Score every candidate from its outputs, in chunks of candidates, which are divided among processes."""
         return self._divided(lambda out: (score(out),))[0]
 
     def _divided(self, score: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         return divided(self._each, self.candidates.shape[1], lambda _, out: score(out))
 
     def _each(self, share: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Return outputs of these candidates; image outputs are stored for rules that need them several times."""
+        """Yield (slice, outputs) for these candidates; outputs for images are cached, as rules may need them again."""
         if self._cache:
             yield from self._cache
             return
@@ -118,36 +118,36 @@ class View:
         return []
 
     def chunks(self) -> Iterator[Float[Tensor, "R S b O"]]:
-        """Outputs at every candidate, a chunk of them at a time."""
+        """Yield the outputs for all candidates, in chunks."""
         return (out for _, out in self.predictor.outputs(self.candidates))
 
     def outputs(self, indices: Int[Tensor, "R k"]) -> Float[Tensor, "R S k O"]:
-        """Outputs at some of the candidates, jointly over S."""
+        """Return the outputs for some of the candidates; the same S nets are used for all."""
         rows = torch.arange(len(indices), device=indices.device).unsqueeze(1)
         return self.outputs_at(self.candidates[rows, indices])
 
     def outputs_at(self, x: Tensor) -> Float[Tensor, "R S k O"]:
-        """Outputs at a few inputs [R, k, ...], jointly over S."""
+        """Return the outputs for a few inputs [R, k, ...]; the same S nets are used for all."""
         return torch.cat([out for _, out in self.predictor.outputs(x)], 2)
 
 
 Acquisition = Callable[[View, int], Choice]
-"""A function, or a frozen dataclass whose fields are settings and which is called like one."""
+"""A function, or a callable frozen dataclass whose fields are settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Declare, as a decorator, what a rule needs and how it chooses; a mismatch is refused before any fit."""
+    """A decorator that declares what a rule needs and how it chooses; `check` raises InputError on a mismatch."""
 
-    spread: bool = False  # it uses how predictions vary over the weights
+    spread: bool = False  # it uses the variation of predictions over the weights
     density: bool = False  # it uses the posterior's density, see `Variational`
-    targets: Literal["any", "numbers", "classes"] = "any"  # the type of targets
-    alone: bool = False  # it scores points one by one, so that a batch may hold near-duplicates
-    most: int | None = None  # points that it chooses at once; None: any number
-    single: bool = False  # it uses the one output of the net
+    targets: Literal["any", "numbers", "classes"] = "any"  # the supported type of targets
+    alone: bool = False  # it scores points independently, so that a batch may contain near-duplicates
+    most: int | None = None  # maximum number of points chosen at once; None: any number
+    single: bool = False  # it supports only a single output
     aims: bool = False  # it uses the target inputs
     costs: bool = False  # it divides scores by label costs
-    # Of each candidate by itself [R, C], none negative and 0 where a label tells nothing; for rules such as `power`.
+    # Scores single candidates, [R, C], at least 0, and 0 if a label is uninformative; for rules such as `power`.
     scores: Callable[[View], Tensor] | None = None
 
     def __call__(self, rule: Rule) -> Rule:
@@ -156,16 +156,16 @@ class Needs:
 
 
 def needs_of(rule: Acquisition) -> Needs:
-    """Return what the rule declares; nothing by default."""
+    """Return the `Needs` that a rule declares; the default is none."""
     needs: Needs = getattr(rule, "needs", Needs())
     return needs
 
 
 def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) -> None:
-    """Refuse a rule that cannot choose k points with this posterior and number of samples."""
+    """Raise InputError if a rule cannot choose k points with this posterior and number of samples."""
     try:
         inspect.signature(rule).bind("view", "k")
-    except (TypeError, ValueError):  # as functions without a signature raise
+    except (TypeError, ValueError):  # ValueError: functions without a signature
         raise InputError(f"{rule!r} is not an acquisition; it must be a function of (view, k)") from None
     needs, name, method = needs_of(rule), name_of(rule), type(posterior).__name__
     kind = "classes" if posterior.likelihood.discrete else "numbers"
@@ -188,7 +188,7 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
 
 
 def name_of(rule: Acquisition) -> str:
-    """Name a rule with its non-default settings; one of another package as "module:name"."""
+    """Return the name of a rule ("module:name" if from a different package) with its non-default settings."""
     definition = rule if hasattr(rule, "__qualname__") else type(rule)
     home, _, file = definition.__module__.rpartition(".")
     name = hyphened(file) if home == __package__ else f"{definition.__module__}:{definition.__qualname__}"
@@ -204,8 +204,11 @@ def best(
     behind: Bool[Tensor, "R C"] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """Choose the k allowed points of the highest score, or score per cost; those `behind` or not finite rank last."""
-    # A negative score must not improve by a high cost.
+    """Choose the k points of the highest score, or score per cost, among those in `mask`.
+
+    Points with scores that are not finite rank last, and points in `behind` after all others.
+    """
+    # A high cost must not improve a negative score.
     worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)
     ranked = worth.masked_fill(~worth.isfinite(), torch.finfo(scores.dtype).min)
     if behind is not None:
@@ -223,9 +226,9 @@ def greedy(
     behind: Callable[[Carry], Bool[Tensor, "R C"]] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """Choose k points one after another, each the best given those before it.
+    """Choose k points one after another, each the best given the points chosen before.
 
-    `scores` are of all candidates, from the state, `update` the state once the points [R, 1] are chosen too.
+    `scores` maps the state to scores of all candidates. `update` returns the state after points [R, 1] are chosen.
     """
     state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):
@@ -236,11 +239,11 @@ def greedy(
 
 
 class RedundancyWarning(UserWarning):
-    """Points that are labelled at once may be near-duplicates."""
+    """Points labelled in one batch may be near-duplicates."""
 
 
 def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
-    """Describe how a rule that scores points independently may choose near-duplicates; "" if it does not."""
+    """Return a warning if a rule that scores points independently may choose near-duplicates; else ""."""
     if k + pending == 1 or not needs_of(rule).alone:
         return ""
     together = ["each other"] if k > 1 else []
@@ -252,7 +255,7 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
 
 
 def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:
-    """Return a rule's answer as a `Choice`, which must be k different candidates."""
+    """Convert a rule's answer to a `Choice`; raise InputError unless it has k different candidates."""
     who = f"the acquisition {name_of(rule)}"
     try:
         indices, scores = answer

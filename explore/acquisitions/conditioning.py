@@ -1,16 +1,16 @@
-"""Information of unseen labels about the sampled nets and about each other.
+"""Mutual information between unobserved labels and the sampled nets, and among unobserved labels.
 
 Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1), so that f = F^T z with z ~
 N(0, I). Labels change only the precision of z, [S, S]. With V the `signals` of a point, W = (V^T V + 1)^-1/2 V^T and M
 = W W*^T, two labels have the mutual information I = -1/2 log det(1 - M M^T).
 
-Classes: a label y multiplies the weight of net s by p_s(y). All sets of labels that points may have are listed while
-they are few; of more, some are drawn by systematic resampling (Kitagawa 1996), without bias. I is that of the table
-p(y, y*) = sum_s w_s p_s(y) p_s(y*).
+Classes: a label y multiplies the weight of net s by p_s(y). If points have few possible sets of labels, all are
+enumerated; otherwise, some are drawn by systematic resampling (Kitagawa 1996), which is unbiased. I is the mutual
+information of the table p(y, y*) = sum_s w_s p_s(y) p_s(y*).
 
-Independent points still show E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1) in S samples. `adjusted` subtracts this, as
-Ezekiel's R^2 (1930) does. For classes W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to second order,
-and S is the effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
+With S samples, independent points still have E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1). `adjusted` subtracts this, like
+Ezekiel's adjusted R^2 (1930). For classes W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to second
+order, and S is the effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from explore.nets.protocols import Likelihood, Noise
 
 __all__ = ["Classes", "LabelSets", "Numbers", "centred", "greedy_given", "joint_gain", "root_of", "signals"]
 
-TINY = 1e-12  # a probability below this is as good as none
+TINY = 1e-12  # probabilities below this count as 0
 Knowledge = TypeVar("Knowledge")
 Information = Callable[[Tensor], Float[Tensor, "R b"]]
 
@@ -44,11 +44,11 @@ def greedy_given(
     update: Callable[[Knowledge, Float[Tensor, "R S n O"]], Knowledge],
     apart: float | None = None,
 ) -> Choice:
-    """Choose k points one after another, each the best given the pending points and those before it.
+    """Choose k points one after another, each the best given the pending points and the points chosen before.
 
-    `scores` are of all candidates, from the knowledge; `update` is the knowledge after points with these outputs are
-    labelled. Candidates whose predictions differ by less than the share `apart` of their variance from those of a
-    pending or chosen point come after all others.
+    `scores` maps the knowledge to scores of all candidates. `update` returns the knowledge after points with these
+    outputs are labelled. With `apart`, near-duplicates of pending or chosen points (see `alike`) rank last: the
+    variance of the difference of their predictions is less than this share of the predictions' variance.
     """
     none = torch.zeros_like(view.mask)
 
@@ -67,18 +67,18 @@ def greedy_given(
 
 
 def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
-    """Deviations from the mean over samples, over sqrt(S - 1): their products add up to the covariance."""
+    """Subtract the mean over samples and divide by sqrt(S - 1), so that products sum to the covariance."""
     return (out - out.mean(1, keepdim=True)) / (out.shape[1] - 1) ** 0.5
 
 
 def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
-    """Return V = F G of each point, G G^T the Fisher information of a label about the output, at its mean."""
+    """Return V = F G per point; G G^T is the Fisher information of a label about the output, at the mean output."""
     root = likelihood.fisher_root(noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
     return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
 
 
 def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor, "R b"]:
-    """1/2 log det(I + V^T V) of each point, in nats; `root` is L^-1 [R, S, S] if z has the precision L L^T."""
+    """Return 1/2 log det(I + V^T V) for each point, in nats; `root` is L^-1 [R, S, S] if z has precision L L^T."""
     if root is not None:
         v = torch.einsum("rzs,rsbk->rzbk", root, v)
     covariance = torch.einsum("rsbk,rsbl->rbkl", v, v)
@@ -87,24 +87,24 @@ def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor
 
 
 def root_of(precision: Float[Tensor, "R S S"] | None) -> Float[Tensor, "R S S"] | None:
-    """Return L^-1, where the precision is L L^T; None: the identity."""
+    """Return L^-1 for the precision L L^T; None stands for the identity."""
     return None if precision is None else inverse_root(precision)[0]
 
 
 class LabelSets(NamedTuple):
-    """Sets of labels that some points may have, and the weights of the nets given each set."""
+    """Possible sets of labels for some points, and the weights of the nets given each set."""
 
     mass: Float[Tensor, "R M"]  # probability of each set
-    weights: Float[Tensor, "R M S"]  # each adds up to 1
+    weights: Float[Tensor, "R M S"]  # sum to 1 over S
 
     @staticmethod
     def none(like: Float[Tensor, "R S ..."]) -> LabelSets:
-        """Start without labels: one set, equal weights."""
+        """Return the label sets before any label: a single set, with equal weights of the nets."""
         replicas, samples = like.shape[:2]
         return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
 
     def condition(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
-        """The sets for n more points with these class probabilities; at most `most` are drawn."""
+        """Return the sets after n more points with class probabilities p; of more than `most` sets, draw `most`."""
         sets = self
         for point in p.unbind(2):
             sets = sets._with(point, most, rng)
@@ -123,12 +123,12 @@ class LabelSets(NamedTuple):
         samples = p.shape[1]
         weights = self.weights.gather(1, before.unsqueeze(2).expand(-1, -1, samples))
         weights = weights * p.mT.gather(1, label.unsqueeze(2).expand(-1, -1, samples))
-        # A set without probability keeps weights of 0 and counts for nothing.
+        # The weights of a set with probability 0 stay 0, so it has no effect.
         return LabelSets(mass, weights / weights.sum(2, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny))
 
 
 def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None = None) -> Float[Tensor, "R b"]:
-    """Return the entropy of mean probabilities minus their mean entropy, in nats, over sets of other points' labels."""
+    """Return the entropy of mean probabilities minus the mean entropy of nets, in nats, averaged over label `sets`."""
     mass, weights = sets or LabelSets.none(p)
     average = torch.einsum("rm,rms,rsb->rb", mass, weights, torch.special.entr(p).sum(3))
     joint = (torch.einsum("rms,rsbc->rmbc", weights, part) for part in _parts(p, 2, mass.shape[1] * p.shape[3]))
@@ -136,7 +136,10 @@ def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None =
 
 
 def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
-    """Return candidates whose difference from one of the points varies by less than this share of the variance."""
+    """Return which candidates are near-duplicates of one of the points.
+
+    Near-duplicates: the variance over nets of the predictions' difference is less than `share` of the larger variance.
+    """
     references = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
 
     def near(out: Tensor) -> Tensor:
@@ -156,10 +159,10 @@ def _variance(predictions: Float[Tensor, "R S n M"]) -> Float[Tensor, "R n"]:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Real-valued labels; their information is the precision of z (None: the identity)."""
+    """Real-valued labels; the knowledge from labels is the precision of z (None: the identity)."""
 
-    signals: Callable[[Tensor], Float[Tensor, "R S b K"]]  # V of points with these outputs
-    adjusted: bool = False
+    signals: Callable[[Tensor], Float[Tensor, "R S b K"]]  # maps outputs of points to their V
+    adjusted: bool = False  # subtract the dependence expected for independent points
 
     def condition(self, precision: Tensor | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
         """Return the precision after points with these outputs are labelled."""
@@ -167,14 +170,17 @@ class Numbers:
         return v @ v.mT + (torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if precision is None else precision)
 
     def gain(self, precision: Float[Tensor, "R S S"] | None) -> Information:
-        """Return a function of outputs [R, S, b, O]: the information of their labels about the weights."""
+        """Return a function that maps outputs [R, S, b, O] to the mutual information of labels and weights."""
         root = root_of(precision)
         return lambda out: joint_gain(self.signals(out), root)
 
     def about(
         self, precision: Tensor | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
     ) -> Information:
-        """Return a function of outputs [R, S, b, O]: the information of their labels about the targets'."""
+        """Return a function that maps outputs [R, S, b, O] to the mutual information with the targets' labels.
+
+        It is a mean over targets, weighted by `share`.
+        """
         root, share = root_of(precision), share.unsqueeze(2)
         other = self._whitened(targets, root)
         outputs, samples = other.shape[2:]
@@ -188,7 +194,7 @@ class Numbers:
         return information
 
     def _whitened(self, out: Float[Tensor, "R S b O"], root: Tensor | None) -> Float[Tensor, "R b K S"]:
-        """W of each point, where z has the precision L L^T and `root` is L^-1."""
+        """Return W for each point if z has precision L L^T; `root` is L^-1."""
         v = self.signals(out) if root is None else torch.einsum("rzs,rsbk->rzbk", root, self.signals(out))
         v = v.movedim(1, 3)
         if v.shape[2] == 1:
@@ -200,7 +206,7 @@ class Numbers:
 def _of_one_output(
     one: Float[Tensor, "R b 1 S"], other: Float[Tensor, "R T 1 S"], adjusted: bool
 ) -> Float[Tensor, "R b T"]:
-    """-1/2 log(1 - rho^2) of each pair."""
+    """Return -1/2 log(1 - rho^2) for each pair of points."""
     one, other = one.squeeze(2), other.squeeze(2)
     squares = (one @ other.mT).square_()
     if adjusted:
@@ -211,7 +217,7 @@ def _of_one_output(
 def _of_outputs(
     one: Float[Tensor, "R b O S"], other: Float[Tensor, "R T O S"], adjusted: bool
 ) -> Float[Tensor, "R b T"]:
-    """-1/2 log det(1 - M M^T) of each pair; `adjusted` scales every direction by the same factor."""
+    """Return -1/2 log det(1 - M M^T) for each pair of points; `adjusted` scales M M^T by one factor per pair."""
     m = torch.einsum("rbos,rtps->rbtop", one, other)
     gram = m @ m.mT
     if adjusted:
@@ -238,12 +244,12 @@ def _beyond_chance(
 
 @dataclass(frozen=True)
 class Classes:
-    """Class labels; their information is kept in `LabelSets`."""
+    """Class labels; the knowledge from labels is a `LabelSets`."""
 
-    probabilities: Callable[[Tensor], Tensor]  # of the classes, from outputs
-    adjusted: bool
-    label_sets: int  # at most; of more, a sample is drawn
-    rng: Rng  # for that
+    probabilities: Callable[[Tensor], Tensor]  # maps outputs to class probabilities
+    adjusted: bool  # subtract the dependence expected for independent points
+    label_sets: int  # maximum number of sets; if there are more, this many are drawn
+    rng: Rng  # for these draws
 
     def condition(self, sets: LabelSets | None, out: Float[Tensor, "R S p O"]) -> LabelSets:
         """Return the sets after points with these outputs are labelled."""
@@ -251,13 +257,13 @@ class Classes:
         return (sets or LabelSets.none(p)).condition(p, self.label_sets, self.rng)
 
     def gain(self, sets: LabelSets | None) -> Information:
-        """Return a function of outputs [R, S, b, O]: the information of their labels about the weights."""
+        """Return a function that maps outputs [R, S, b, O] to the mutual information of labels and weights."""
         return lambda out: information_of_classes(self.probabilities(out), sets)
 
     def about(
         self, sets: LabelSets | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
     ) -> Information:
-        """Return a function of outputs [R, S, b, O]: the information of their labels about the targets'."""
+        """Return a function that maps outputs [R, S, b, O] to the mutual information with the targets' labels."""
         p, share = self.probabilities(targets).movedim(3, 2), share.unsqueeze(2)  # [R, S, C, T]
         sets = sets or LabelSets.none(p)
         at_targets = [Weighted.of(p, weights) for weights in sets.weights.unbind(1)]
@@ -277,11 +283,11 @@ class Classes:
 
 
 class Weighted(NamedTuple):
-    """Class probabilities of n points by weighted nets."""
+    """Class probabilities of n points under weighted nets."""
 
     mean: Float[Tensor, "R C n"]
-    deviations: Float[Tensor, "R S C n"]  # from the mean of all nets alike, which rounds least
-    shift: Float[Tensor, "R C n"]  # mean of the deviations by weight
+    deviations: Float[Tensor, "R S C n"]  # from the unweighted mean, which has the smallest rounding errors
+    shift: Float[Tensor, "R C n"]  # weighted mean of the deviations
     spread: Float[Tensor, "R n"]  # tr(W W^T)
 
     @staticmethod
@@ -295,7 +301,7 @@ class Weighted(NamedTuple):
 
 
 def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool) -> Float[Tensor, "R b T"]:
-    """Sum over classes of p(y, y*) log(p(y, y*) / p(y) p(y*)), from the table's difference from independence."""
+    """Sum p(y, y*) log(p(y, y*) / p(y) p(y*)) over classes, computed from the differences p(y, y*) - p(y) p(y*)."""
     weighted = (one.deviations * weights[:, :, None, None]).flatten(2)
     shape = len(weights), *one.mean.shape[1:], *other.mean.shape[1:]  # [R, C, b, C, T]
     both = (weighted.mT @ other.deviations.flatten(2)).view(shape)
@@ -312,5 +318,5 @@ def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool)
 
 
 def _parts(features: Tensor, axis: int, width: int) -> tuple[Tensor, ...]:
-    """Split along the axis of the points, so that `width` numbers of every point stay within the budget."""
+    """Split along the points' axis so that intermediates, `width` numbers per point, stay within the memory budget."""
     return features.split(max(1, predict.BUDGET // (len(features) * width)), axis)

@@ -1,11 +1,12 @@
-"""Core-set: points far from all that are labelled, pending or chosen, by greedy k-centre (Sener and Savarese 2018).
+"""Core-set: points far from all labelled, pending or chosen points, by greedy k-centre (Sener and Savarese 2018).
 
-Active Learning for Convolutional Neural Networks: A Core-Set Approach, Algorithm 1. In place of activations of a last
-hidden layer the distance is that of the sampled nets' predictions, numbers or class probabilities,
+Active Learning for Convolutional Neural Networks: A Core-Set Approach, Algorithm 1. The paper measures distances
+between activations of the last hidden layer. Here, they are between the sampled nets' predictions (numbers or class
+probabilities), so that irrelevant features do not count, or between standardised inputs with `space=inputs`:
 
     d(x, x')^2 = 1/S sum_s |f_s(x) - f_s(x')|^2,
 
-so that features which the targets do not depend on do not count; or with `space=inputs` that of standardised inputs.
+where f_s are the predictions of net s.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from explore.inference.predict import filled, parts
 
 @dataclass(frozen=True)
 class CoreSet(Checked):
-    """The k points farthest from all that are labelled, pending or chosen before; scores are the distances."""
+    """A rule for the k points farthest from all labelled, pending or already chosen points; scores are distances."""
 
-    space: Literal["predictions", "inputs"] = "predictions"  # where distances are measured
+    space: Literal["predictions", "inputs"] = "predictions"  # the space in which distances are measured
 
     def __call__(self, view: View, k: int) -> Choice:
         def update(nearest: Tensor, chosen: Int[Tensor, "R 1"]) -> Tensor:
@@ -36,7 +37,7 @@ class CoreSet(Checked):
         return greedy(view.mask, k, self._distances(view, view.taken), lambda nearest: nearest, update)
 
     def _distances(self, view: View, centres: Tensor) -> Float[Tensor, "R C"]:
-        """Distance of each candidate to the nearest of the centres [R, n, ...]."""
+        """Return the distance of each candidate to the nearest of the centres [R, n, ...]."""
         if self.space == "inputs":
             x, n = view.candidates, centres.flatten(2)
             chunks = parts(x.shape[1], n.numel())
@@ -50,6 +51,6 @@ class CoreSet(Checked):
 
 
 def _nearest(points: Float[Tensor, "R b F"], centres: Float[Tensor, "R n F"]) -> Float[Tensor, "R b"]:
-    """Distance of each point to the nearest centre."""
-    # Matrix products would lose the digits in which near-duplicates differ.
+    """Return the distance of each point to the nearest centre."""
+    # With matrix products, small distances between near-duplicates would be lost to rounding.
     return torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist").amin(2)

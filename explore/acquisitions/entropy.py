@@ -1,7 +1,7 @@
 """Largest entropy of the predicted class: uncertainty sampling (Shannon 1948; Lewis and Gale 1994).
 
-H[E_q p(y | x, w)] = - sum_c p_c log p_c, p the class probabilities averaged over the weights. Overlapping classes score
-as high as weights that disagree; `information-gain` distinguishes them.
+H[E_q p(y | x, w)] = - sum_c p_c log p_c, with class probabilities p averaged over the weights. Points where classes
+overlap score as high as points where the sampled nets disagree; `information-gain` distinguishes them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from explore.acquisitions.base import Choice, Needs, View, best
 
 
 def entropies(view: View) -> Float[Tensor, "R C"]:
-    """Class entropy of each candidate, in nats."""
+    """Return the entropy of the predicted class of each candidate, in nats."""
     return torch.special.entr(view.moments().mean).sum(-1)
 
 
 @Needs(targets="classes", alone=True, scores=entropies)
 def entropy(view: View, k: int) -> Choice:
-    """The k points of the largest entropy; scores in nats."""
+    """Choose the k points with the largest entropy; scores in nats."""
     return best(entropies(view), view.mask, k)

@@ -1,12 +1,12 @@
-"""Expected predictive information gain: how much a label tells about the labels of the pool.
+"""EPIG: expected predictive information gain, the information of a label about the labels of the pool.
 
 Bickford Smith, Kirsch, Farquhar, Gal, Foster, Rainforth: Prediction-Oriented Bayesian Active Learning (2023), eq. 7:
 
     EPIG(x) = E_{x* ~ targets} I(y; y* | x, x*)
 
-The targets x* are the inputs at which the model will be used: the candidates, or those passed to the learner. What a
-label tells about weights on which no target depends counts for nothing. Points are chosen one after another, each given
-the labels of those before it and of the pending ones; near-duplicates of these come after all others.
+The targets x* are the inputs at which the model will be used: the candidates, or those passed to the learner.
+Information about weights that do not affect any target does not count. Points are chosen one after another, each given
+the labels of the pending and previously chosen points; near-duplicates of these rank last.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from explore.core.errors import Checked
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
 class EPIG(Checked):
-    """The k points most informative about the targets' labels; scores in nats, averaged over targets."""
+    """A rule for the k points most informative about the targets' labels; scores in nats, averaged over targets."""
 
-    targets: int = 1000  # at most; of more candidates a sample is drawn, the same for a whole batch
-    adjusted: bool = True  # less the dependence that independent points have in so few samples
-    label_sets: int = 16  # of the points chosen before, for classes; exact where they have no more
-    alike: float = 0.01  # points are, whose predictions differ by less than this share of their variance
+    targets: int = 1000  # maximum number of targets; if there are more, this many are drawn once per batch
+    adjusted: bool = True  # subtract the dependence that independent points show in few samples
+    label_sets: int = 16  # for classes: maximum number of sets of earlier points' labels; exact if there are no more
+    alike: float = 0.01  # near-duplicates: their predictions' difference has less than this share of the variance
 
     ranges: ClassVar[dict[str, str]] = {"targets": "[1, 1e5]", "label_sets": "[1, 1e4]", "alike": "[0, 1]"}
 
@@ -47,7 +47,7 @@ class EPIG(Checked):
         return greedy_given(view, k, None, scores, labels.condition, self.alike)
 
     def _targets(self, view: View) -> tuple[Tensor, Float[Tensor, "R T"]]:
-        """Inputs whose labels matter [R, T, ...], and the share of each in the mean."""
+        """Return the target inputs [R, T, ...], and the weight of each in the mean over targets."""
         x, present = view.aims
         if x.shape[1] > self.targets:
             drawn = best(view.rng.uniform(*present.shape), present, self.targets).indices

@@ -1,9 +1,9 @@
-"""Expected improvement on the best point so far, in batches (Jones et al. 1998; Wilson et al. 2018).
+"""Expected improvement over the best point so far, in batches (Jones et al. 1998; Wilson et al. 2018).
 
     qEI(x_1..x_k) = E max(0, max_i f(x_i) - best)
 
-f is the output without noise, and best the highest posterior mean at a labelled point. Pending points count as part of
-the batch. The first score is the closed form, the i-th what the point adds to the expectation, see `optimum`.
+f is the output without noise, and best is the highest posterior mean at a labelled point. Pending points count as part
+of the batch. The first score has a closed form; the i-th score is the point's contribution to qEI, see `optimum`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from explore.core.errors import Checked
 @Needs(spread=True, targets="numbers", costs=True, single=True)
 @dataclass(frozen=True)
 class ExpectedImprovement(Checked):
-    """The k points of largest joint improvement; scores in standard deviations of the labelled targets."""
+    """A rule for the k points of largest joint improvement; scores in standard deviations of the labelled targets."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
-    draws: int = 500  # of the values at pending and chosen points
+    draws: int = 500  # number of draws of the values at pending and chosen points
 
     def __call__(self, view: View, k: int) -> Choice:
         return in_turn(

@@ -1,6 +1,6 @@
 """Mutual information between the label and the weights (MacKay 1992; BALD, Houlsby et al. 2011).
 
-I(y; w) = H[E_q p(y | w)] - E_q H[p(y | w)]; several points are chosen as by `batch-bald` with its default settings.
+I(y; w) = H[E_q p(y | w)] - E_q H[p(y | w)]. Several points are chosen as by `batch-bald` with its default settings.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ from explore.acquisitions.batch_bald import BatchBALD, gains
 
 @Needs(spread=True, costs=True, scores=gains)
 def information_gain(view: View, k: int) -> Choice:
-    """The k points whose labels tell most about the weights; scores in nats, each given those before it."""
+    """Choose the k points with the largest joint information gain; scores in nats, given earlier points' labels."""
     return BatchBALD()(view, k)

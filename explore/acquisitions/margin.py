@@ -1,6 +1,6 @@
-"""Smallest margin between the two likeliest classes (Scheffer, Decomain and Wrobel 2001).
+"""Smallest margin between the two most likely classes (Scheffer, Decomain and Wrobel 2001).
 
-The score is 1 - (p_1 - p_2) of the averaged class probabilities: 1 where two are equal, 0 where one is certain.
+The score is 1 - (p_1 - p_2), for averaged class probabilities: 1 if the two are equal, 0 if one class is certain.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from explore.acquisitions.base import Choice, Needs, View, best
 
 
 def closeness(view: View) -> Float[Tensor, "R C"]:
-    """One minus the margin of each candidate."""
+    """Return 1 minus the margin of each candidate."""
     first, second = view.moments().mean.topk(2).values.unbind(-1)  # [R, C] each
     return 1 - (first - second)
 
 
 @Needs(targets="classes", alone=True, scores=closeness)
 def margin(view: View, k: int) -> Choice:
-    """The k points with the smallest margin; scores: 1 minus margin."""
+    """Choose the k points with the smallest margin; scores: 1 minus margin."""
     return best(closeness(view), view.mask, k)

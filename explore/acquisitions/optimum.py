@@ -1,10 +1,10 @@
-"""The expected gain of a batch over the best so far, point by point: expectations of a maximum.
+"""Greedy selection of batches by expectations of a maximum, as for expected improvement and upper confidence bounds.
 
-f = mean + F^T z with z ~ N(0, I_S) has the mean and covariance of the predictions of the sampled nets (F: centred over
-sqrt(S - 1)). The values of the pending and chosen points are drawn M times: by Gram-Schmidt each adds a direction of z,
-and M standard normal numbers along it. Given these, f at a candidate is normal again, and its contribution to the
-maximum has a closed form: exact for the first point, for others a mean over the draws. Points are chosen greedily
-(Wilson, Hutter and Deisenroth 2018, Section 4): such maxima are submodular.
+f = mean + F^T z with z ~ N(0, I_S) has the mean and covariance of the sampled nets' predictions (F: these centred, over
+sqrt(S - 1)). The values at pending and chosen points are drawn M times. By Gram-Schmidt, each point adds a direction of
+z, with M standard normal numbers along it. Given these, f at a candidate is normal again, and its contribution to the
+maximum has a closed form: exact for the first point, averaged over the draws for later ones. Points are chosen greedily
+(Wilson, Hutter and Deisenroth 2018, Section 4), as such maxima are submodular.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from explore.core.rng import Rng
 
 __all__ = ["SIGNS", "Forecast", "highest_mean", "in_turn", "ramp"]
 
-ROUNDING = 1e-10  # of a centred output, in double precision
+ROUNDING = 1e-10  # relative size of rounding errors of a centred output, in double precision
 SIGNS = {"maximise": 1, "minimise": -1}
 
 
 class Forecast(NamedTuple):
-    """F at some points, normal given each of the M draws; larger is better."""
+    """The normal distribution of f at some points, given each of the M draws; larger values of f are better."""
 
-    mean: Float[Tensor, "R 1 b"]  # before any draw
-    shift: Float[Tensor, "R _M b"]  # of the mean, by the draw
-    deviation: Float[Tensor, "R 1 b"]  # that remains
+    mean: Float[Tensor, "R 1 b"]  # mean without the draws
+    shift: Float[Tensor, "R _M b"]  # change of the mean, given each draw
+    deviation: Float[Tensor, "R 1 b"]  # standard deviation given a draw
 
 
 class _Draws(NamedTuple):
-    directions: Float[Tensor, "R S n"]  # of z, orthonormal
-    drawn: Float[Tensor, "R n M"]  # z along them
-    best: Float[Tensor, "R M"]
+    directions: Float[Tensor, "R S n"]  # orthonormal directions of z
+    drawn: Float[Tensor, "R n M"]  # draws of z along them
+    best: Float[Tensor, "R M"]  # best value in each draw
 
     def forecast(self, f: Float[Tensor, "R S b"], mean: Float[Tensor, "R b"]) -> tuple[Forecast, Tensor]:
-        """Forecast points of these centred outputs and mean; also return the part of f that no direction explains."""
+        """Forecast points with centred outputs f and this mean; also return the part of f outside all directions."""
         along = self.directions.mT @ f  # [R, n, b]
         rest = f - self.directions @ along
         squares, whole = (v.square().sum(1, keepdim=True) for v in (rest, f))
-        # The rest of a drawn point, or of its twin, is rounding and no direction of its own.
+        # For points already drawn, or duplicates of them, the rest is only rounding errors, not a new direction.
         rest = torch.where(squares > ROUNDING**2 * whole, rest, 0.0)
         return Forecast(mean.unsqueeze(1), self.drawn.mT @ along, rest.square().sum(1, keepdim=True).sqrt()), rest
 
@@ -58,10 +58,10 @@ def in_turn(
     value: Callable[[Tensor, Tensor], Tensor],
     score: Callable[[Forecast, Tensor], Tensor],
 ) -> Choice:
-    """Choose k points one after another, with M `draws` of the values of those before.
+    """Choose k points one after another, given M `draws` of the values at pending and earlier points.
 
-    `best` [R] is the value before the batch; `value` that of a point from its mean [R, 1] and the deviation of f from
-    it [R, M]; `score` that of points from their forecast and the best value so far [R, M, 1]: [R, M or 1, b].
+    `best` [R] is the best value before the batch. `value` maps a point's mean [R, 1] and the deviations of f from it
+    [R, M] to its values. `score` maps a forecast and the best values so far [R, M, 1] to scores [R, M or 1, b].
     """
 
     def forecast(state: _Draws, out: Float[Tensor, "R S b 1"]) -> tuple[Forecast, Tensor]:
@@ -91,18 +91,18 @@ def in_turn(
 
 
 def highest_mean(view: View, direction: str) -> Float[Tensor, " R"]:
-    """The best posterior mean at a labelled point: of noisy labels the largest is mostly noise."""
+    """Return the best posterior mean at a labelled point; the best noisy label would be mostly noise."""
     return (SIGNS[direction] * view.likelihood.mean(view.outputs_at(view.labelled.x)).mean((1, 3))).amax(1)
 
 
 def ramp(mean: Tensor, deviation: Tensor) -> Tensor:
-    """E max(0, u), u normal: deviation phi(z) + mean Phi(z), z = mean / deviation."""
+    """Return E max(0, u) for normal u: deviation phi(z) + mean Phi(z), z = mean / deviation."""
     z = mean / deviation.clamp_min(torch.finfo(mean.dtype).tiny)
-    # torch.special.ndtr is zero far below, where erfc keeps its digits.
+    # Far below 0, torch.special.ndtr underflows to 0, but erfc stays accurate.
     return deviation * (-0.5 * z.square()).exp() / (2 * torch.pi) ** 0.5 + mean * torch.special.erfc(-z / 2**0.5) / 2
 
 
 def _normal(replicas: int, n: int, rng: Rng) -> Float[Tensor, "R n"]:
-    """Stratified standard normal numbers: one per n-quantile, in random order."""
+    """Draw stratified standard normal numbers: one per n-quantile, in random order."""
     uniform = (rng.permutation(replicas, n) + rng.uniform(replicas, n).double()) / n
     return torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))

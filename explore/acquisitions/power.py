@@ -1,7 +1,7 @@
 """Power sampling: another rule's scores with noise, for diverse batches (Kirsch et al. 2023).
 
-Stochastic Batch Acquisition: A Simple Baseline for Deep Active Learning, Section 3: k points drawn without replacement,
-with probabilities proportional to s^beta, s the score: the k largest of
+Stochastic Batch Acquisition: A Simple Baseline for Deep Active Learning, Section 3. To draw k points without
+replacement, with probabilities proportional to s^beta for scores s, take the k largest of
 
     beta log s + G,   G = -log(-log u),   u uniform                                  (Gumbel top-k; Kool et al. 2019)
 """
@@ -19,9 +19,9 @@ from explore.core.errors import InputError, check_fields
 
 @dataclass(frozen=True)
 class Power:
-    """Draw k points with probability proportional to a power of another rule's scores; return those scores."""
+    """A rule that draws k points with probabilities proportional to a power of another rule's scores."""
 
-    rule: str = "information-gain"  # the other rule, which scores single points
+    rule: str = "information-gain"  # the other rule, which must score single points
     beta: float = 1.0
 
     def __post_init__(self) -> None:
@@ -38,13 +38,13 @@ class Power:
 
     @property
     def needs(self) -> Needs:
-        """The needs of the other rule, which scores single points."""
+        """The needs of the other rule, but with independent scores, any batch size and no costs."""
         return replace(self._base, alone=True, most=None, costs=False, scores=None)
 
     def __call__(self, view: View, k: int) -> Choice:
         assert self._base.scores is not None
         scores = self._base.scores(view)
-        smallest = torch.finfo(scores.dtype).tiny  # points that score 0 come last, in random order
+        smallest = torch.finfo(scores.dtype).tiny  # points with score 0 come last, in random order
         gumbel = -(-view.uniform.clamp_min(smallest).log()).log()
         drawn = best(self.beta * scores.clamp_min(smallest).log() + gumbel, view.mask, k).indices
         return Choice(drawn, scores.gather(1, drawn))

@@ -1,9 +1,9 @@
-"""Upper confidence bound, in batches (Auer 2002; Srinivas et al. 2010; the batch's of Wilson et al. 2018, Table 1).
+"""Upper confidence bound (Auer 2002; Srinivas et al. 2010), in batches (Wilson et al. 2018, Table 1).
 
     qUCB(x_1..x_k) = E max_i (mean_i + kappa sqrt(pi / 2) |f(x_i) - mean_i|)
 
-which is mean + kappa * deviation for one point, f being the output without noise. Pending points count as part of the
-batch; the scores are the bounds of each point by itself.
+f is the output without noise. For one point, qUCB is mean + kappa * (standard deviation). Pending points count as part
+of the batch. The scores are the bounds of single points.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from explore.core.errors import Checked
 @Needs(spread=True, targets="numbers", single=True)
 @dataclass(frozen=True)
 class UpperConfidenceBound(Checked):
-    """The k points with the highest joint bound; scores: each point's upper (or lower) bound, standardised."""
+    """A rule for the k points with the highest joint bound; scores: standardised upper (or lower) bounds of points."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
-    kappa: float = 2.0  # deviations added to the mean
-    draws: int = 500  # of the values at pending and chosen points
+    kappa: float = 2.0  # number of standard deviations added to the mean
+    draws: int = 500  # number of draws of the values at pending and chosen points
 
     def __call__(self, view: View, k: int) -> Choice:
         width = self.kappa * (pi / 2) ** 0.5

@@ -1,4 +1,4 @@
-"""Foundations: shapes, random numbers, trees of tensors, linear algebra, errors, files. Imports nothing else.
+"""Foundations: shapes, random numbers, trees, linear algebra, errors, files. They import no other part of explore.
 
-Start with `shapes` (the letters of all axes), `rng` (named streams of random numbers) and `errors` (what users see).
+Start with `shapes` (the letters of all axes), `rng` (named random streams) and `errors` (messages for users).
 """

@@ -1,4 +1,4 @@
-"""The execution settings of a thread, the only global state; results depend on them in the last digits only."""
+"""Execution settings of a thread: the only global state. Results depend on them only in the last digits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 Number = float | Tensor
-"""A number, or a tensor that holds it: without axes, or [R], each replica's own."""
+"""A number as a float, a 0-d tensor, or a tensor [R] with one value per replica."""
 
 
 class World(NamedTuple):
-    """The number of parts of a batch, and this process's parts."""
+    """The number of parts into which each batch is divided, and the parts of this process."""
 
     parts: int = 1
     first: int = 0
@@ -27,7 +27,7 @@ class World(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """The number of this process, from 0."""
+        """The index of this process, from 0."""
         return self.first // self.held
 
 
@@ -37,9 +37,9 @@ class Execution:
 
     world: World = World()
     record: bool | None = None  # whether updates are recorded and replayed; None: where that is always faster
-    dials: Tensor | None = None  # the numbers of a step, as a recording reads them
+    dials: Tensor | None = None  # the numbers of a step, in the tensor that recordings read
     host_reads: bool = True  # whether the host may read values of tensors on the CPU
-    assumed: list[Tensor] | None = None  # flags that a recording takes to be true
+    assumed: list[Tensor] | None = None  # collects the flags that a recording assumes to be true
 
 
 _execution: ContextVar[Execution] = ContextVar("execution", default=Execution())  # noqa: B039 (it is frozen)
@@ -57,7 +57,7 @@ def execute(**changes: Any) -> None:
 
 @contextmanager
 def executing(**changes: Any) -> Iterator[None]:
-    """Change the settings in a block."""
+    """Change this thread's settings within a `with` block."""
     token = _execution.set(replace(_execution.get(), **changes))
     try:
         yield
@@ -66,13 +66,13 @@ def executing(**changes: Any) -> Iterator[None]:
 
 
 class Turn(NamedTuple):
-    """The step number and the training progress, as an update reads them."""
+    """The inputs of an update that depend on the step number and the training progress."""
 
-    kind: Hashable = None  # of branches; None: it is not to be recorded
-    numbers: tuple[Number, ...] = ()  # steps and rates
+    kind: Hashable = None  # identifies the code branches that the update takes; None: do not record this update
+    numbers: tuple[Number, ...] = ()  # step counts and rates
 
 
 def numbers(turn: Turn) -> tuple[Number, ...]:
-    """Return the numbers of the turn, or the tensors from which a recording reads them."""
+    """Return the numbers of the turn; within a recorded update, the tensors that it reads instead."""
     dials = execution().dials
     return turn.numbers if dials is None else tuple(dials[: len(turn.numbers)])

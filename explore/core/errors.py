@@ -1,4 +1,4 @@
-"""Exceptions that users see as one sentence, checks that raise them, and values as messages show them."""
+"""Exceptions that users see as short messages, checks that raise them, and formatting of values for messages."""
 
 import os
 import sysconfig
@@ -12,15 +12,15 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-UNITS = (1e-150, 1e150)  # of a deviation: its square, and a slightly larger one, fit into double precision
+UNITS = (1e-150, 1e150)  # allowed standard deviations: their squares, with some margin, fit into double precision
 
 
 class InputError(ValueError):
-    """Invalid input, which the command line shows without a traceback: what is wrong, and what is allowed."""
+    """Invalid input. The message says what is wrong and what is allowed; the command line shows no traceback."""
 
 
 class Failure(RuntimeError):
-    """A computation failed with valid input; the command line shows the message alone, with exit code 1."""
+    """A computation that failed on valid input. The command line shows only the message and exits with code 1."""
 
 
 class FailedFitWarning(UserWarning):
@@ -28,14 +28,14 @@ class FailedFitWarning(UserWarning):
 
 
 class InitialCurvatureWarning(UserWarning):
-    """Most of a posterior's curvature is still its initial value: its intervals are too narrow."""
+    """Most of a posterior's curvature is still its initial value, so its intervals are too narrow."""
 
 
-MOST = 0.5  # above this share of the curvature, the initial value counts for more than the data
+MOST = 0.5  # above this share of the curvature, the initial value outweighs the data
 
 
 def curvature_note(shares: Sequence[float]) -> str:
-    """Describe fits whose curvature is mostly its initial value, by their `initial_curvature_share`; "": none."""
+    """Describe the fits whose `initial_curvature_share` is above one half; "" if there are none."""
     high = [share for share in shares if share > MOST]
     if not high:
         return ""
@@ -48,7 +48,7 @@ def curvature_note(shares: Sequence[float]) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """Return a value as messages show it: in quotes, on one line, and shortened."""
+    """Format a value for a message: its `repr`, shortened if it has more than `most` characters."""
     try:
         text = repr(value)
     except RecursionError:
@@ -59,7 +59,7 @@ def shown(value: object, most: int = 80) -> str:
 
 
 def printable(text: object) -> str:
-    """Return a text on one line, in which control characters, line breaks and the like are escapes, as in `repr`."""
+    """Escape control characters, line breaks and other unprintable characters as `repr` does, to get one line."""
     return "".join(
         c if c.isprintable() or unicodedata.category(c) == "Zs" else c.encode("unicode_escape").decode()
         for c in str(text)
@@ -67,7 +67,7 @@ def printable(text: object) -> str:
 
 
 def listed(names: Iterable[object], most: int = 60) -> str:
-    """Return names with commas between, only the first ones of many."""
+    """Join names with commas; after the first `most`, only say how many more there are."""
     texts = [text if len(text) <= 80 and text.isprintable() else shown(text) for text in map(str, names)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
@@ -78,12 +78,12 @@ def counted(count: int, noun: str, be: bool = False) -> str:
 
 
 def raised(error: Exception) -> str:
-    """Return the message of an error of the user's code, with its type and the last line of that code, if any."""
+    """Format an exception: its message and, if user code is in the traceback, its type and the last such line."""
     message = textwrap.shorten(str(error), 300, placeholder="...")
     if isinstance(error, SyntaxError):
-        return f"SyntaxError: {message}"  # which has the line
+        return f"SyntaxError: {message}"  # the message has the line
     package = Path(__file__).parents[1]
-    folders = (package, package.parent / "cli", package.parent / "envs")  # in a checkout two rooms are beside it
+    folders = (package, package.parent / "cli", package.parent / "envs")  # two packages beside it in a checkout
     installed = (*folders, *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")))
     foreign = ("<", *(f"{folder}{os.sep}" for folder in installed))
     lines = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
@@ -98,7 +98,7 @@ def one_of(kind: str, name: str, allowed: Iterable[object], more: str = "") -> I
 
 
 def check_range(name: str, value: Any, interval: str) -> None:
-    """Refuse a number outside an interval in the usual notation, e.g. "[0, 1)"; NaN is outside of all."""
+    """Raise InputError unless the value is a number in the interval, e.g. "[0, 1)". NaN is in no interval."""
     number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else None
     if number is None:
         raise InputError(f"{name} is {shown(value)}; it must be a number in {interval}")
@@ -110,13 +110,16 @@ def check_range(name: str, value: Any, interval: str) -> None:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Refuse anything but a whole number of at least 1."""
+    """Raise InputError unless the value is a whole number of at least 1."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
 
 
 def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
-    """Refuse a dataclass with values of other types than its fields', or numbers outside `ranges` (else (0, inf))."""
+    """Raise InputError if a field of a dataclass has the wrong type, or a number outside its range.
+
+    `ranges` maps field names to intervals; the default is (0, inf).
+    """
     hints = get_type_hints(type(record))
     for f in fields(record):
         value = getattr(record, f.name)
@@ -130,7 +133,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 
 
 class Checked:
-    """A dataclass that checks its fields when it is made; `ranges` as in `check_fields`."""
+    """A base class for dataclasses that check their fields on creation; `ranges` is that of `check_fields`."""
 
     ranges: ClassVar[dict[str, str]] = {}
 
@@ -139,7 +142,7 @@ class Checked:
 
 
 def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuse recorded settings that are unknown or not of these types, before a plug-in is called with them."""
+    """Raise InputError if a recorded setting of a plug-in is unknown or has the wrong type."""
     for key, value in settings.items():
         if key not in types:
             raise one_of(f"setting of {name}", key, types)
@@ -148,7 +151,7 @@ def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, A
 
 
 def fits(hint: Any, value: object) -> bool:
-    """Return whether a value is of a field's type, if that can be written as text; other types are not checked."""
+    """Return whether a value has the type `hint`; always true for types that cannot be written as text."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return any(fits(option, value) for option in arguments)
@@ -161,7 +164,7 @@ def fits(hint: Any, value: object) -> bool:
 
 
 def describe(hint: Any, several: str = "a comma-separated list") -> str:
-    """Describe a type for a message; `several` is the word for a tuple: options are text, fields are not."""
+    """Describe a type for a message; `several` is the word for a tuple, such as "a tuple"."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return " or ".join(describe(a, several) for a in arguments)
@@ -175,7 +178,7 @@ def describe(hint: Any, several: str = "a comma-separated list") -> str:
 
 
 def extreme(column: int | str, low: float, high: float) -> InputError:
-    """Return the error for a column, by its name or counted from 0, that cannot be standardised."""
+    """Return the error for a column (a name, or an index from 0) whose range is too extreme to standardise."""
     name = shown(column) if isinstance(column, str) else column + 1
     return InputError(
         f"column {name} ranges from {low:.3g} to {high:.3g}, too extreme to standardise; rescale it so that its "

@@ -1,7 +1,6 @@
-"""Files of tensors and plain values that notice damage and are written whole or not at all; and locks.
+"""Files of tensors and plain values, written atomically and with a checksum; and locks.
 
-A file is what `torch.save` writes, a zip archive. Its comment, the last bytes, is the SHA-256 of all bytes before, as
-torch itself checks no sums.
+A file is a `torch.save` archive whose zip comment, the last bytes, is the SHA-256 of all bytes before it.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from explore.core.errors import InputError
 
 MARK = b"explore sha256 "
 COMMENT = len(MARK) + 64
-DRAFT = ".draft"  # how the names of drafts end
-END = b"PK\x05\x06"  # of a zip archive: 22 bytes, of which the last two are the length of the comment
+DRAFT = ".draft"  # suffix of temporary folders
+END = b"PK\x05\x06"  # starts the last record of a zip archive: 22 bytes that end with the length of the comment
 
 
 def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> None:
-    """Write tensors and plain values that `torch.load(weights_only=True)` accepts, as a file of a kind and format."""
-    import torch  # takes seconds, for which readers of text need not wait
+    """Write `content` with its kind, format version and run id; `torch.load(weights_only=True)` must accept it."""
+    import torch  # takes seconds, which code that only reads text should not pay
 
     buffer = io.BytesIO()  # torch's own writer hides the system's message about a full disk
     torch.save({"kind": kind, "format": format, "run": run, "content": content}, buffer)
@@ -41,7 +40,7 @@ def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> Non
 
 
 def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
-    """Read the content of a file that `save` wrote; refuse a damaged file, and one of another kind, version or run."""
+    """Read a file written by `save`. Raise InputError if it is damaged or has a different kind, version or run."""
     import torch
 
     try:
@@ -57,12 +56,12 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
         raise damaged(path)
     try:
         with zipfile.ZipFile(io.BytesIO(whole)) as members:
-            if any(member.compress_type for member in members.infolist()):  # torch compresses none: it would unpack
+            if any(member.compress_type for member in members.infolist()):  # torch does not compress, but would unpack
                 raise ValueError
-        with warnings.catch_warnings(action="ignore"):  # about pickles that it is about to refuse
+        with warnings.catch_warnings(action="ignore"):  # about pickles that torch then rejects
             saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         actual = str(saved["kind"]), int(saved["format"])
-    except Exception:  # intact, but not written by `save`; torch's advice to trust the file is not passed on
+    except Exception:  # intact, but not written by `save`; hide torch's advice to trust the file
         raise InputError(f"{path} is not a {kind} of explore, which has only tensors and plain values") from None
     if actual[0] != kind:
         raise InputError(f"{path} is a {actual[0]}, not a {kind}")
@@ -76,14 +75,14 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
 
 
 def check_run(path: Path, actual: str, run: str) -> None:
-    """Refuse a file of another run than its folder's; earlier versions wrote the id ""."""
+    """Raise InputError if a file belongs to a different run than its folder; earlier versions wrote the id ""."""
     if actual != run:
         ids = [f"run {name}" if name else "a run without an id" for name in (actual, run)]
         raise InputError(f"{path} was written by {ids[0]}, its folder by {ids[1]}; restore the folder's file")
 
 
 def check_regular(path: Path) -> None:
-    """Refuse all but regular files: reading a pipe may wait for ever, and a device may never end."""
+    """Raise an error unless `path` is a regular file: reading a pipe may block for ever, and a device may never end."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
@@ -91,13 +90,13 @@ def check_regular(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check(path: Path, expected: str) -> None:
-    """Refuse a file that is missing, or whose `digest` is not the expected one."""
+    """Raise InputError if a file is missing or its `digest` differs from the expected one."""
     if not path.is_file():
         raise InputError(f"{path} is missing")
     if digest(path) != expected:
@@ -110,13 +109,16 @@ def damaged(path: Path) -> InputError:
 
 
 def older(path: Path) -> InputError:
-    """Return the error for a file of a layout that is no longer read."""
+    """Return the error for a file in an old format that is no longer supported."""
     return InputError(f"{path} was written by an older version of explore; continue with that version, or start over")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a draft, in a new folder, of a file or folder that replaces `path` on success and goes on failure."""
+    """Yield a temporary path. On success, the file or folder written there replaces `path`; on failure it is deleted.
+
+    The replacement is atomic. A folder can only replace an empty or missing one.
+    """
     prefix = f".{path.name[:100]}."
     with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as folder:
         draft = Path(folder, path.name)
@@ -124,12 +126,12 @@ def replacing(path: Path) -> Iterator[Path]:
         for written in [draft, *draft.rglob("*")]:
             if written.is_file():
                 with open(written, "rb") as file:
-                    os.fsync(file.fileno())  # before the name: else a power cut could leave an empty file under it
+                    os.fsync(file.fileno())  # before renaming: else a power cut could leave an empty file at `path`
         os.replace(draft, path)
 
 
 def lock(folder: Path) -> BaseFileLock:
-    """Lock a folder for writing until it is released or the process ends."""
+    """Lock a folder for writing, until the lock is released or the process ends."""
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)

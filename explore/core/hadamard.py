@@ -1,9 +1,9 @@
-"""The fast Walsh-Hadamard transform: y = H x in O(D log D), where a dense product takes D^2.
+"""The fast Walsh-Hadamard transform: y = H x in O(D log D) operations; a dense product takes D^2.
 
     H_1 = 1,   H_2D = [[H_D, H_D], [H_D, -H_D]]              entries +-1; orthonormal after division by sqrt(D)
 
 H is symmetric, so the gradient of the transform is the transform of the gradient. As H_ab = H_a (x) H_b, a long
-transform is a few small dense ones along the axes of a reshaped vector, each of them a matrix product.
+transform consists of a few small dense ones, each a matrix product along one axis of the reshaped vector.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from explore.core.errors import InputError
 
 DENSE = 128  # up to this D one dense product is fastest, measured on a CPU
-FACTOR_BITS = 5  # the blocks of longer transforms are at most 2^5 wide
-CHUNK = 2**17  # numbers that a CPU transforms together, so that intermediate results stay in its cache
+FACTOR_BITS = 5  # longer transforms use blocks at most 2^5 wide
+CHUNK = 2**17  # numbers that a CPU transforms at a time, so that intermediate results stay in its cache
 
 
 def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
@@ -31,7 +31,7 @@ def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
         raise InputError(f"the Walsh-Hadamard transform needs a size that is a power of two; got {d}")
     if x.requires_grad and torch.is_grad_enabled():
         return _Hadamard.apply(x, orthonormal)
-    return _transform(x, orthonormal)  # the graph would cost short transforms half their time
+    return _transform(x, orthonormal)  # building an autograd graph would take half the time of a short transform
 
 
 class _Hadamard(torch.autograd.Function):
@@ -70,7 +70,7 @@ def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
     count = math.ceil(bits / FACTOR_BITS)
     factors = [
         _matrix(2 ** ((bits + i) // count), orthonormal, x.dtype, x.device) for i in range(count)
-    ]  # their widths multiply to D
+    ]  # the product of their widths is D
     rows = x.reshape(-1, d)
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
     size = max(1, CHUNK // d) if x.is_cpu else len(rows)
@@ -83,7 +83,7 @@ def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
 
 
 def _fht_cpu(x: Tensor, orthonormal: bool) -> Tensor:
-    """Transform with the package fht-cpu, called through NumPy, whose calls cost least."""
+    """Transform with the package fht-cpu, called through NumPy, which has the least overhead."""
     from fht_cpu import fht
 
     d = x.shape[-1]

@@ -1,4 +1,4 @@
-"""The Walsh-Hadamard transform as one Triton kernel: a row is read once, transformed in registers and written once."""
+"""The Walsh-Hadamard transform as a Triton kernel: each row is read once, transformed in registers and written once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 LONGEST = 2**15  # numbers that the registers of one program can hold
-SHARED = 48 * 2**10  # bytes that the threads of a program share where a card does not say how many
-TILE = 2**11  # numbers a program takes at least, in as many rows as that makes
+SHARED = 48 * 2**10  # bytes of shared memory of a program, if the GPU does not report the number
+TILE = 2**11  # each program transforms at least this many numbers, in as many rows as needed
 
 
 @triton.jit
@@ -19,7 +19,7 @@ def _butterflies(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     at = row * D + tl.arange(0, D)[None, :]
     v = tl.load(x + at, mask=row < rows, other=0.0).to(TYPE)
-    # The lowest bit of the index is transformed and becomes the highest; after BITS turns all are back in place.
+    # Each turn transforms the lowest bit of the index and makes it the highest; BITS turns restore the order.
     for _ in tl.static_range(BITS):
         a, b = tl.split(tl.reshape(v, (ROWS, D // 2, 2)))
         v = tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 2, 1)), (ROWS, D))
@@ -27,14 +27,14 @@ def _butterflies(  # type: ignore[no-untyped-def]
 
 
 def fits(x: Tensor) -> bool:
-    """Whether a row is short enough: it is turned over in the memory that the threads of a program share."""
+    """Return whether a row is short enough for the shared memory of a program, in which it is permuted."""
     d, card = x.shape[-1], torch.cuda.get_device_properties(x.device)
     room: int = getattr(card, "shared_memory_per_block_optin", SHARED)
     return d <= LONGEST and d * max(x.element_size(), 4) < room  # Triton may pad it
 
 
 def transform(x: Tensor, orthonormal: bool) -> Tensor:
-    """[N, D] -> [N, D] for a contiguous x that `fits`."""
+    """Transform each row of a contiguous x [N, D] that `fits`; return [N, D]."""
     n, d = x.shape
     y = torch.empty_like(x)
     rows = max(1, TILE // d)

@@ -1,4 +1,4 @@
-"""Batched linear algebra that marks bad matrices instead of raising."""
+"""Batched linear algebra that flags failed matrices instead of raising an error."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from torch import Tensor
 
 from explore.core import tree
 
-JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
-HELD, HELD_ON_DEVICE = 2**24, 2**28  # numbers that one intermediate may have: 64 MiB in single precision, 1 GiB
-WIDE, BLOCKS = 1024, 4  # rows from which on a triangle is multiplied in so many blocks of rows
-# Sides of the symmetric matrices that a GPU decomposes more slowly than its host: more than its solver takes in
-# batches, and too small to keep it busy.
+JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is flagged as failed
+HELD, HELD_ON_DEVICE = 2**24, 2**28  # maximum numbers of an intermediate: 64 MiB and 1 GiB in single precision
+WIDE, BLOCKS = 1024, 4  # triangular matrices with this many rows or more are multiplied in this many blocks of rows
+# Sizes of symmetric matrices that a GPU decomposes more slowly than its host: too large for its batched solver, and
+# too small to keep it busy.
 HOSTED = range(33, 257)
-NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
+NARROW = 16  # columns; a batched product with fewer leaves most of the processor idle
 
 
 def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """Return L^-1 for matrix = L L^T, and where that succeeded; elsewhere it is the identity.
+    """Return L^-1 for matrix = L L^T, and whether each succeeded; on failure, L^-1 is the identity.
 
-    A matrix that is not positive definite gets a growing multiple of its mean diagonal added.
+    If a matrix is not positive definite, growing multiples of its mean diagonal are added to the diagonal.
     """
-    if tree.unseen(matrix):  # all at once: finding out which ones need it would synchronise with a device
+    if tree.unseen(matrix):  # all at once: finding out which matrices need it would synchronise with a device
         return _raised_root(matrix)
     root, failed = torch.linalg.cholesky_ex(matrix)
     inverse, ok = inverse_triangle(root), failed == 0
     if not tree.known_all_true(ok):
-        # Of those alone: in another layout the others would have other last digits on some processors.
+        # Only the failed ones: in a different layout, the others would differ in the last digits on some processors.
         inverse[~ok], ok[~ok] = _raised_root(matrix[~ok])
     return inverse, ok
 
@@ -49,18 +49,19 @@ def _raised_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
 
 
 def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
-    """L^-1 of lower triangular matrices L."""
+    """Return L^-1 for lower triangular matrices L."""
     eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device).expand_as(root)
-    # As the solution of X L = 1: LAPACK would turn over both sides of L X = 1 first, which takes as long again.
+    # Solve X L = 1: for L X = 1, LAPACK would first transpose both sides, which doubles the time.
     return torch.linalg.solve_triangular(root, eye, upper=False, left=False)
 
 
 def eigh(
     matrix: Float[Tensor, "*N n n"],
 ) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and where that succeeded.
+    """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and whether each succeeded.
 
-    A matrix with a NaN or without convergence counts as the identity, where `torch.linalg.eigh` raises for the batch.
+    A matrix with a NaN, or for which the solver does not converge, is replaced by the identity; `torch.linalg.eigh`
+    would raise an error for the whole batch.
     """
     ok = matrix.isfinite().flatten(-2).all(-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -78,10 +79,10 @@ def eigh(
 
 
 def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
-    """Return orthonormal columns with the span of y; on a device by the Cholesky factor of y^T y, twice."""
+    """Return orthonormal columns with the span of y; for batches on a device, by Cholesky QR (y^T y) done twice."""
     if len(y) == 1 or not tree.unseen(y):
         return torch.linalg.qr(y)[0]
-    y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # squares of it are finite
+    y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # so that squares are finite
     for _ in range(2):
         root, _ = inverse_root(y.mT @ y)
         y = y @ root.mT
@@ -100,17 +101,17 @@ def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def held(like: Tensor) -> int:
-    """The size limit of an intermediate on this tensor's device; small parts would leave a GPU idle."""
+    """Return the size limit of an intermediate on this tensor's device; small chunks would leave a GPU idle."""
     return HELD if like.is_cpu else HELD_ON_DEVICE
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:
-    """The sum; a single one as is."""
+    """Return the sum of the tensors; a single tensor is returned as it is."""
     return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
 
 
 def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
-    """X + step d / per; the step is a number, or a tensor: a scalar or one value per replica."""
+    """Return x + step * direction / per (None: undivided); step is a number, a scalar tensor or one per replica."""
     if isinstance(step, Tensor):
         steps = cast(Tensor, over(step, x))
         return torch.addcmul(x, direction, steps) if per is None else torch.addcdiv(x, steps * direction, per)
@@ -126,14 +127,14 @@ def averaged(
     keep: float | Tensor,
     weight: float | Tensor,
 ) -> Float[Tensor, "N I O"]:
-    """Keep old + weight x y, of numbers or tensors, without axes or with one for each replica."""
+    """Return keep * old + weight * (x @ y); keep and weight are numbers, scalar tensors or one value per replica."""
     if isinstance(keep, Tensor) or isinstance(weight, Tensor):
         return torch.baddbmm(over(keep, old) * old, over(weight, x) * x, y)
     return torch.baddbmm(old, x, y, beta=keep, alpha=weight)
 
 
 def over(values: float | Tensor, like: Tensor) -> float | Tensor:
-    """Return a number, or one per replica, shaped to broadcast with `like` [R, ...], in its precision."""
+    """Reshape one value per replica to broadcast with `like` [R, ...], in its dtype; return a plain number as it is."""
     if not isinstance(values, Tensor):
         return values
     return values.to(like) if values.dim() == like.dim() else values.to(like).view(-1, *[1] * (like.dim() - 1))
@@ -142,7 +143,7 @@ def over(values: float | Tensor, like: Tensor) -> float | Tensor:
 def product(
     a: Float[Tensor, "N I J"], b: Float[Tensor, "N J O"], plus: Float[Tensor, "N 1 O"] | None = None
 ) -> Float[Tensor, "N I O"]:
-    """The batched product a b, and `plus`, as (b^T a^T)^T where that is several times as fast: where b is narrow."""
+    """Return the batched product a b (+ plus); if b is narrow, as (b^T a^T)^T, which is several times as fast."""
     turn = b.shape[2] < NARROW <= a.shape[1]
     if turn:
         a, b, plus = b.mT, a.mT, None if plus is None else plus.mT
@@ -151,7 +152,7 @@ def product(
 
 
 def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], upper: bool) -> Float[Tensor, "N I O"]:
-    """The product with a lower or upper triangular matrix; large ones by blocks that skip most zeros."""
+    """Multiply x by a lower or upper triangular matrix; large matrices in blocks that skip most zeros."""
     n = x.shape[1]
     if n < WIDE:
         return product(triangle, x)
@@ -161,5 +162,5 @@ def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], 
 
 
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:
-    """Each row times its replica's matrix: an einsum, in a third of its small operations."""
+    """Multiply each row by the matrix of its replica; like an einsum, with a third of its small operations."""
     return product(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])

@@ -1,4 +1,4 @@
-"""Old names of modules: for one release they can still be imported, with a warning."""
+"""Old names of modules, which can still be imported for one release, with a warning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOMS = {
     "nets": "likelihoods modules",
     "runs": "provenance record recorded",
 }
-MERGED = {  # and files that took in others, or have other names
+MERGED = {  # files that contain former modules, or were renamed
     "acquisitions.conditioning": "acquisitions.dependence",
     "cli.problem": "cli.parameters",
     "cli.rl.training": "cli.rl.callbacks cli.rl.seeds",
@@ -69,7 +69,7 @@ MOVED |= {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items
 
 
 class Moved(MetaPathFinder, Loader):
-    """Finds old names, as an empty module that looks names up in the new one."""
+    """An import hook that loads an old name as an empty module, which looks up its attributes in the new module."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         new = new_name(fullname)
@@ -83,7 +83,7 @@ class Moved(MetaPathFinder, Loader):
 
 
 def new_name(old: str) -> str:
-    """New name of a module that moved, itself or with its folder; "": not moved."""
+    """Return the new name of a module that moved, alone or with its folder; "" if it did not move."""
     name = old.removeprefix("explore.")
     folder, _, inner = name.partition(".")
     if name in MOVED:
@@ -92,7 +92,7 @@ def new_name(old: str) -> str:
 
 
 def attributes(old: str, new: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module whose names are in another one."""
+    """Return a `__getattr__` for the module `old` that looks up names in the module `new`, with a warning."""
 
     def attribute(name: str) -> Any:
         if name.startswith("__"):

@@ -1,7 +1,7 @@
-"""Random numbers: named streams of one root seed; the only place that names a device or a dtype.
+"""Random numbers: named streams derived from one root seed; the only place that specifies a device or a dtype.
 
-Every consumer asks for its own stream, `rng.stream("fit", round)`: adding a draw in one place changes no other, and an
-interrupted run needs no saved generator state.
+Every consumer uses a separate stream, `rng.stream("fit", round)`. So a new draw in one place changes no other draws,
+and an interrupted run can resume without a saved generator state.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from torch import Tensor
 from explore.core import machine
 from explore.core.errors import InputError, one_of, shown
 
-# The position is the key, so names are only ever appended.
+# The position in this tuple is the key of a stream, so only append names.
 STREAMS = ("split", "init", "fit", "acquire", "test", "env", "policy", "toy", "calibrate")
 
 Kind = Callable[..., Tensor]
-"""A function of torch that draws numbers: `torch.randn` or `torch.rand`."""
+"""A torch function that draws numbers: `torch.randn` or `torch.rand`."""
 
 
 class Rng:
     """A stream of random tensors.
 
     Args:
-        seed: root seed, a whole number from 0 to 2^63 - 1, which fits where seeds are saved.
-        device: where tensors live.
+        seed: root seed, a whole number from 0 to 2^63 - 1.
+        device: the device of all tensors.
         dtype: floating-point type of tensors, float32 or float64.
-        arms: equal blocks of the replica axis that get the SAME numbers (common random numbers), so that the arms of a
-            paired comparison differ only in what they do.
+        arms: number of equal blocks of the replica axis that get the SAME numbers (common random numbers), so that the
+            arms of a paired comparison differ only in their methods.
     """
 
     def __init__(
@@ -51,60 +51,60 @@ class Rng:
         state = np.random.SeedSequence(self.seed, spawn_key=_key).generate_state(1, np.uint64)[0]
         try:
             self.device = torch.device(device)
-            drawn_on = "cpu" if self.device.type == "meta" else self.device  # shapes alone take no numbers
+            drawn_on = "cpu" if self.device.type == "meta" else self.device  # meta tensors have shapes only
             self.generator = torch.Generator(drawn_on).manual_seed(int(state) >> 1)
         except (RuntimeError, TypeError) as error:
             allowed = ", ".join(machine.devices())
             raise InputError(f"device {shown(str(device))} is not available; allowed: {allowed}") from error
 
     def stream(self, name: str, *index: int) -> Rng:
-        """A fresh stream that depends on the root seed, the name and the indices alone."""
+        """Return a new stream, which depends only on the root seed, the name and the indices."""
         if name not in STREAMS:
             raise one_of("random stream", name, STREAMS)
         return Rng(self.seed, self.device, self.dtype, self.arms, (STREAMS.index(name), *index))
 
     def in_arms(self, arms: int) -> Rng:
-        """The same stream from its start, for n arms."""
+        """Return the same stream from its start, with this number of arms."""
         return Rng(self.seed, self.device, self.dtype, arms, self._key)
 
     def shard(self, *index: int) -> Rng:
-        """A fresh stream for one part of this one's task."""
+        """Return a new stream for one part of the task that uses this stream."""
         return Rng(self.seed, self.device, self.dtype, self.arms, (*self._key, *index))
 
     def normal(self, *shape: int) -> Float[Tensor, "..."]:
-        """Standard normal numbers; the first axis is R."""
+        """Draw standard normal numbers; the first axis is R."""
         return self.draw(torch.randn, shape)
 
     def uniform(self, *shape: int) -> Float[Tensor, "..."]:
-        """Uniform numbers in [0, 1); the first axis is R."""
+        """Draw uniform numbers in [0, 1); the first axis is R."""
         return self.draw(torch.rand, shape)
 
     def gamma(self, concentration: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Draw Gamma(concentration >= 1, rate 1) numbers, the first accepted of six (Marsaglia and Tsang 2000)."""
-        if self.arms == 1 and not concentration.is_cpu:  # in one launch; arms are to have the same proposals
+        """Draw Gamma(concentration >= 1, rate 1): the first accepted of 6 proposals (Marsaglia and Tsang 2000)."""
+        if self.arms == 1 and not concentration.is_cpu:  # one launch; several arms need the same proposals
             return torch._standard_gamma(concentration, self.generator).clamp_min(1e-30)
         d = (concentration - 1 / 3).unsqueeze(-1)
         x = self.normal(*concentration.shape, 6)
         v = (1 + x / (9 * d).sqrt()) ** 3
-        # A v that is not positive has no logarithm and is not accepted: nothing is less than NaN.
+        # If v is not positive, its logarithm is NaN (or -inf) and the comparison rejects it.
         accepted = self.uniform(*x.shape).log() < 0.5 * x**2 + d * (1 - v + v.log())
         accepted[..., -1] = True
         first = accepted.int().argmax(-1, keepdim=True)
         return (d * v).gather(-1, first).squeeze(-1).clamp_min(1e-30)
 
     def permutation(self, replicas: int, n: int) -> Int[Tensor, "R n"]:
-        """One random order of n things for each replica."""
+        """Draw one random permutation of 0 to n - 1 for each replica."""
         return self.uniform(replicas, n).argsort(-1)
 
     def tensor(self, values: Any) -> Tensor:
-        """A tensor, an array or lists as a tensor on this device: real numbers in its dtype, others unchanged."""
-        # Writable: arrays out of pandas often are not, and torch warns of those.
+        """Convert a tensor, array or nested list to a tensor on this device; floating-point values get this dtype."""
+        # torch warns about read-only arrays, which pandas often returns.
         writable = values if isinstance(values, Tensor) else np.require(values, requirements="W")
         t = torch.as_tensor(writable, device=self.device)
         return t.to(self.dtype) if t.is_floating_point() else t
 
     def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
-        """Draw all numbers: call a torch function that draws, once for all arms."""
+        """Draw numbers of this shape with a torch function; all arms get the same numbers."""
         first = shape[0] // self.arms
         if first * self.arms != shape[0]:
             raise ValueError(f"{shape[0]} replicas cannot be split into {self.arms} equal arms")

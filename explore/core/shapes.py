@@ -1,18 +1,18 @@
 """Tensor shapes and the few records that all packages share.
 
-Letters, in the order in which they stand in a shape:
+Letters of axes, in the order in which they appear in a shape:
 
-    R  replicas: independent trials that are trained side by side
-    S  weight samples (an ensemble's members stand here too)
+    R  replicas: independent trials that are trained in parallel
+    S  weight samples, or the members of an ensemble
     B  examples of a batch            P  points of a pool
     T  positions at which a layer is applied: pixels of a convolution, tokens of a shared dense layer, else 1
-    C  channels of a normalisation
-    I  inputs of a layer, the constant 1 included when it has a bias (always the last one)
+    C  channels of a batch normalisation
+    I  inputs of a layer; if it has a bias, the last one is the constant 1
     O  outputs of a layer, or of the net
-    W  all weights of a net, laid out layer by layer, each [I, O] matrix row by row
+    W  all weights of a net, layer by layer, each [I, O] matrix row by row
     k  points acquired at once
 
-So a batch of weights is one [R, S, I, O] matrix a layer, and the net's output is [R, S, B, O].
+So sampled weights are one [R, S, I, O] tensor per layer, and the net's output is [R, S, B, O].
 """
 
 from __future__ import annotations
@@ -27,33 +27,34 @@ from torch import Tensor
 from explore.core.linalg import averaged, over, product
 
 Weights = tuple[Float[Tensor, "R S _I _O"], ...]
-"""Sampled weights, one matrix a layer; the bias is the last row."""
+"""Sampled weights, one tensor per layer; the last row of each matrix is the bias."""
 
 Means = tuple[Float[Tensor, "R _I _O"], ...]
-"""One weight matrix a layer and replica: a mean, a gradient, a step."""
+"""One matrix per layer and replica: a mean, a gradient or a step."""
 
 Info = dict[str, Tensor]
-"""What an update wants logged: name -> [R]."""
+"""The values that an update logs: name -> [R]."""
 
 
 class Batch(NamedTuple):
-    """Examples to learn from; every replica has its own."""
+    """Training examples; each replica has its own."""
 
     x: Float[Tensor, "R B ..."]  # images keep their axes
     y: Tensor  # [R, B, O] real targets, or [R, B] class indices
 
 
 class Taps:
-    """The inputs of a structure for one layer; the callables make quantities faster than by the inputs.
+    """Inputs a and output gradients g of one layer; optional callables compute products of them faster.
 
     Args:
-        inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 where all samples see the same. Or a function of some
-            examples: patches of a convolution are many times its input, so they are recomputed on every access.
-        grads: d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
-        weight_gradient: makes `gradients()` of the grads; with False their sum over samples, [R, 1, I, O].
-        second_moment: makes E[a a^T] as in `average_inputs`.
-        example_gradients: makes the sum over positions of a g^T for each example of one sample, [R, B, I, O].
-        mean_inputs: makes `mean_inputs()`.
+        inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 if all samples have the same inputs. Or a function that
+            returns them for a slice of examples: convolution patches are large, so each access recomputes them.
+        grads: g = d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
+        weight_gradient: computes `gradients()` from (grads, True), and their sum over samples, [R, 1, I, O], from
+            (grads, False).
+        second_moment: computes the E[a a^T] of `average_inputs`.
+        example_gradients: computes the sum over positions of a g^T for each example, [R, B, I, O], if S = 1.
+        mean_inputs: computes `mean_inputs()`.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Taps:
 
     @property
     def inputs(self) -> Float[Tensor, "R _S B T I"]:
-        """a, of all examples."""
+        """The inputs a of all examples."""
         return self._inputs if isinstance(self._inputs, Tensor) else self._inputs(slice(None))
 
     @property
@@ -79,13 +80,13 @@ class Taps:
         return self.part(slice(1)).inputs.shape[4], self.grads.shape[4]
 
     def gradients(self) -> Float[Tensor, "R S I O"]:
-        """The sum over examples and positions of a g^T, for each sample."""
+        """Return the sum over examples and positions of a g^T, for each sample."""
         if self._weight_gradient:
             return self._weight_gradient(self.grads, True)
         return torch.einsum("rsbti,rsbto->rsio", self.inputs, self.grads)
 
     def gradient(self) -> Float[Tensor, "R I O"]:
-        """The same, summed over samples."""
+        """Return the sum over samples, examples and positions of a g^T."""
         if self._weight_gradient:
             return self._weight_gradient(self.grads, False).squeeze(1)
         a, g = self.inputs, self.grads
@@ -94,7 +95,7 @@ class Taps:
         return product(a.flatten(1, 3).mT, g.flatten(1, 3))
 
     def average_inputs(self, old: Float[Tensor, "R I I"], rate: float | Tensor) -> Float[Tensor, "R I I"]:
-        """(1 - rate) old + rate E[a a^T], summed over positions and averaged over samples and examples."""
+        """Return (1 - rate) old + rate E[a a^T]: a sum over positions, a mean over samples and examples."""
         if self.second_moment:
             return over(1 - rate, old) * old + over(rate, old) * self.second_moment()
         a = self.inputs
@@ -103,11 +104,11 @@ class Taps:
         return averaged(old, a.mT, a, 1 - rate, rate / count)
 
     def mean_inputs(self) -> Float[Tensor, "R _S B I"]:
-        """The mean of a over positions."""
+        """Return the mean of a over positions."""
         return self._mean_inputs() if self._mean_inputs else self.inputs.mean(3)
 
     def part(self, examples: slice) -> Taps:
-        """Taps of some examples; only their patches are made."""
+        """Return the taps of some examples; only the patches of these are computed."""
         inputs = self._inputs
         return Taps(
             inputs[:, :, examples] if isinstance(inputs, Tensor) else inputs(examples), self.grads[:, :, examples]
@@ -115,28 +116,28 @@ class Taps:
 
 
 class NormTaps(NamedTuple):
-    """The output of a training pass for one normalisation."""
+    """The statistics and gradients of one batch-norm layer in a training pass."""
 
     statistics: Float[Tensor, "R S 2 C"]  # mean and unbiased variance of the batch
     grads: Float[Tensor, "R S 2 C"]  # d log p(y | x, W) / d (scale, shift), summed over the batch
 
 
 class LayerTaps(tuple[Taps, ...]):
-    """The taps of all layers, and of the normalisations where the pass was in training mode."""
+    """The taps of all layers and, after a pass in training mode, of the batch-norm layers."""
 
     norms: tuple[NormTaps, ...] = ()
 
 
 def flatten(weights: Sequence[Tensor]) -> Tensor:
-    """One vector of all weights: matrices [..., I, O] -> [..., W]."""
+    """Concatenate all weights into one vector: matrices [..., I, O] -> [..., W]."""
     return torch.cat([w.flatten(-2) for w in weights], -1)
 
 
 def unflatten(vector: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
-    """The inverse of `flatten` for layers of the given (I, O): [..., W] -> a tuple of [..., I, O]."""
+    """Invert `flatten` for layers of the given (I, O): [..., W] -> a tuple of [..., I, O]."""
     parts = vector.split([i * o for i, o in shapes], -1)
     return tuple(p.unflatten(-1, s) for p, s in zip(parts, shapes, strict=True))
 
 
 State = Any
-"""A posterior's state: a NamedTuple of tensors (or of tuples of tensors), defined beside that posterior."""
+"""A posterior's state: a NamedTuple of tensors (or of tuples of tensors), defined in the posterior's module."""

@@ -1,6 +1,6 @@
-"""Points spread over a space: farthest-first traversal (Gonzalez 1985), a 2-approximation of the k-centre problem.
+"""Space-filling points: farthest-first traversal (Gonzalez 1985), a 2-approximation of the k-centre problem.
 
-Every next point is the one whose nearest neighbour among those before is farthest; the first lies nearest to the mean.
+The first point is the one nearest to the mean. Each next point is the one farthest from its nearest chosen point.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-MOST = 2**24  # numbers of a chunk of distances
+MOST = 2**24  # numbers in a chunk of differences
 
 
 def farthest_first(
     x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
 ) -> tuple[list[int], list[float]]:
-    """Choose k candidates (rows), far from each other and from the points taken, by standardised features; ties: first.
+    """Choose k candidate rows far from each other and from the rows in `taken`, by standardised features.
 
-    Return the rows, and each one's distance to the nearest earlier or taken row: root mean square over features, in
-    standard deviations; inf for the first.
+    Return the rows, and the distance of each to the nearest row taken or chosen before: the root mean square over
+    features, in standard deviations. It is inf if there is none. Ties go to the first candidate.
     """
     z = standardised(x)
     free = np.asarray(candidates, np.int64)
@@ -36,16 +36,16 @@ def farthest_first(
 
 
 def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-    """Features with mean 0 and deviation 1; constant ones are 0."""
+    """Standardise each feature to mean 0 and standard deviation 1; constant features become 0."""
     most = np.abs(x).max(0)  # so that no square overflows
     x = x / np.where(most > 0, most, 1)
     centred = x - x.mean(0)
     scale = np.sqrt(np.square(centred).mean(0))
-    return centred / np.where(scale > 1e-12, scale, 1)  # a constant one leaves only rounding errors
+    return centred / np.where(scale > 1e-12, scale, 1)  # constant features leave only rounding errors
 
 
 def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
-    """Distances of rows to the nearest centre, see `farthest_first`."""
+    """Return the distance of each row to the nearest centre, defined as in `farthest_first`."""
     return np.sqrt(_squares_to_nearest(z, np.asarray(rows, np.int64), centres))
 
 
@@ -57,7 +57,7 @@ def _squares_to_nearest(z: np.ndarray, rows: np.ndarray, centres: Sequence[int])
 
 
 def _squares(z: np.ndarray, rows: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Mean squares of the differences to a centre, a chunk of rows at a time."""
+    """Return the mean squared difference of each row from a centre, computed in chunks of rows."""
     size = max(1, MOST // max(1, z.shape[1]))
     parts = [np.square(z[rows[i : i + size]] - centre).mean(1) for i in range(0, len(rows), size)]
     return np.concatenate(parts) if parts else np.empty(0)

@@ -1,4 +1,4 @@
-"""States are trees of tensors: NamedTuples, tuples and dictionaries, with tensors (or None) as leaves."""
+"""Trees of tensors, such as states: NamedTuples, tuples and dictionaries with tensors (or None) as leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explore.core.context import execution
 from explore.core.errors import InputError
 
 Tree = Any
-SMALL = 2**20  # numbers that a device copies in less time than it takes to begin
+SMALL = 2**20  # numbers that a device copies in less time than it takes to launch the copy
 
 
 def _values(tree: Tree) -> Iterable[Tree]:
@@ -22,7 +22,7 @@ def _values(tree: Tree) -> Iterable[Tree]:
 
 
 def map_tensors(function: Callable[..., Any], tree: Tree, *trees: Tree) -> Tree:
-    """The tree with `function` applied to each tensor, and to the values at its place in other trees."""
+    """Apply `function` to each tensor and to the values at the same place in the other trees; return the new tree."""
     if tree is None:
         return None
     if isinstance(tree, Tensor):
@@ -34,7 +34,7 @@ def map_tensors(function: Callable[..., Any], tree: Tree, *trees: Tree) -> Tree:
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """(path, tensor) of every leaf, e.g. ("mean.0", ...), in a fixed order."""
+    """Yield (path, tensor) for every leaf, e.g. ("mean.0", ...), in a fixed order."""
     if isinstance(tree, Tensor):
         yield path, tree
     elif tree is not None:
@@ -44,19 +44,19 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def tensors(tree: Tree) -> list[Tensor]:
-    """Every leaf in the same order, without its path: faster than `leaves` and than torch's own trees."""
+    """Return all leaves in the order of `leaves`, without paths; faster than `leaves` and torch's pytree functions."""
     if isinstance(tree, Tensor):
         return [tree]
     return [] if tree is None else [leaf for child in _values(tree) for leaf in tensors(child)]
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
-    """Return a flat dictionary for `torch.load(weights_only=True)`; clones, as views would drag their storage along."""
+    """Return a dictionary path -> tensor for `torch.save`; it clones, as a view is saved with its whole storage."""
     return {path: leaf.detach().clone() for path, leaf in leaves(tree)}
 
 
 def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
-    """Return the saved values in the shape of `like`; refuse other paths or shapes."""
+    """Return saved values as a tree like `like`; raise InputError if paths or tensor shapes differ."""
     expected = dict(leaves(like))
     if expected.keys() != saved.keys():
         keys = sorted(expected.keys() ^ saved.keys())
@@ -70,16 +70,16 @@ def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
 
 
 def part(tree: Tree, replicas: slice | Tensor) -> Tree:
-    """Return a subset of the replicas; leaves without a replica axis are unchanged."""
+    """Select some of the replicas; leaves without a replica axis are unchanged."""
     return map_tensors(lambda t: t[replicas] if t.dim() else t, tree)
 
 
 def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
-    """Return `new` in the replicas that are alive [R], `old` in the others; leaves without a replica axis are new's."""
+    """Return `new` for `alive` replicas [R], `old` for the others; leaves without a replica axis come from `new`."""
     if known_all_true(alive):
         return new
     before = dict(leaves(old))
-    # A tensor in several places stays one tensor, and one that did not change stays as it is.
+    # A tensor at several places stays one tensor, and an unchanged tensor is not copied.
     pairs = {(id(n), id(o)): (n, o) for path, n in leaves(new) if n.dim() and (o := before[path]) is not n}
     together = {ids: (n, o) for ids, (n, o) in pairs.items() if n.dtype == o.dtype and n.is_floating_point()}
     selected: dict[tuple[int, int], Tensor] = {}
@@ -95,27 +95,27 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
 
 
 def bundled(tensors: Sequence[Tensor]) -> bool:
-    """Whether one operation on all of them side by side is faster than one on each: for small ones on a device."""
+    """Return whether one operation on the concatenated tensors is faster than one on each: if small and on a device."""
     return not tensors[0].is_cpu and len(tensors) > 2 and sum(t.numel() for t in tensors) <= SMALL
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor:
-    """Flatten and join tensors [R, ...] of one type to [R, numbers]."""
+    """Flatten and concatenate tensors [R, ...] of one dtype to [R, numbers]."""
     return torch.cat([t.reshape(len(t), -1) for t in tensors], 1)
 
 
 def from_plain(value: Any) -> UInt8[Tensor, " _n"]:
-    """Encode a JSON value as a tensor, for files that hold only tensors."""
+    """Encode a JSON value as a tensor, for files that may contain only tensors."""
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
 def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
-    """Undo `from_plain`."""
+    """Decode the JSON value that `from_plain` encoded."""
     return json.loads(saved.cpu().numpy().tobytes())
 
 
 def known_all_true(flags: Tensor) -> bool:
-    """Return whether all flags are known to be true without synchronising with a device."""
+    """Return whether all flags are known to be true without a device synchronisation."""
     assumed = execution().assumed
     if assumed is not None:
         assumed.append(flags.all())

@@ -1,1 +1,1 @@
-"""Execution of updates: recorded, compiled, or divided among processes. It does not change results."""
+"""Execution of updates: recorded, compiled or divided among processes. Results stay the same up to rounding."""

@@ -1,12 +1,13 @@
-"""Updates recorded once and then replayed, with one launch for each update in place of one for each operation.
+"""Updates that are recorded once and then replayed: one launch per update instead of one per operation.
 
     with graphs.use(True):
         for epoch in fit(posterior, x, y, rng): ...
 
-On a GPU the recordings are CUDA graphs, on a processor compiled programs. A recording repeats the same operations with
-the same numbers. So a posterior's `Turn` names the kind of each step and the numbers that change: each kind has a
-recording, and the numbers are tensors that are filled before a replay. The first two replays of each kind are compared
-with updates one by one; where they differ, or cannot be recorded, a warning is shown and the fit goes on without.
+Recordings are CUDA graphs on a GPU and compiled programs on a CPU. A recording always repeats the same operations with
+the same numbers. So a posterior's `Turn` gives the kind of each step and the numbers that change. Each kind has its own
+recording, and the changing numbers are tensors that are filled before each replay. The first two replays of each kind
+are compared with normal updates. If they differ, or an update cannot be recorded, the fit warns and continues without
+recordings.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from explore.core.rng import Kind, Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution import parallel
 
-LARGEST = 3 * 10**7  # weights up to which launches take more of an update's time than arithmetic, on a fast GPU
-CHECKED = 2  # replays of each kind that are compared with the update itself
-MOST = 4  # numbers of a turn
-LOOKED_AT = 20  # steps, of which one at least must be of a kind that is recorded
+LARGEST = 3 * 10**7  # up to this many weights, launches take more time than arithmetic on a fast GPU
+CHECKED = 2  # replays of each kind that are compared with the normal update
+MOST = 4  # numbers in a turn
+LOOKED_AT = 20  # one of so many steps must be of a kind that can be recorded
 Step = Callable[[], tuple[State, Info]]
 Replay = Callable[[], bool]
 Draw = tuple[Kind, tuple[int, ...]]
-"""A function of torch that draws numbers, and their shape."""
+"""A torch function that draws numbers, and their shape."""
 
 
 def use(asked: bool | None) -> AbstractContextManager[Any]:
-    """Set whether fits record their updates; None: on a GPU those of nets with up to `LARGEST` weights."""
+    """Set whether fits record their updates; None: only on a GPU, for nets with up to `LARGEST` weights."""
     return executing(record=asked)
 
 
 def updates(posterior: Any, rng: Rng) -> Updates:
-    """Return the updates of a fit in this process, recorded if requested or always faster."""
+    """Return the `Updates` of a fit in this process, recorded if requested or always faster."""
     device, alone = rng.device.type, parallel.world().parts == 1
     asked = execution().record
     wanted = device == "cuda" and posterior.net.weights <= LARGEST if asked is None else asked
@@ -57,25 +58,25 @@ def updates(posterior: Any, rng: Rng) -> Updates:
 
 @runtime_checkable
 class Recorder(Protocol):
-    """Records operations, to repeat them on the same memory.
+    """The interface of recorders, which record operations to repeat them on the same memory.
 
-    `record` returns the numbers that an update logs, and a function that repeats it from the state in `place` and the
-    `memory`, and writes the new state to `place`. It may assume that all replicas are `healthy`, and returns False
-    where it could not be done and nothing has changed.
+    `record` returns the values that an update logs, and a replay function. This function repeats the update from the
+    state in `place` and the other inputs in `memory`, and writes the new state to `place`. If `healthy`, it may assume
+    that no replica has failed. It returns False if an assumption was wrong; then it has changed nothing.
     """
 
-    ahead: int  # updates of a kind before it is recorded
+    ahead: int  # normal updates of each kind before one is recorded
 
     @property
-    def rng(self) -> Rng: ...  # that updates draw from
-    def warm(self, run: Callable[[], Any]) -> Any: ...  # run an update as it will be recorded, without recording
+    def rng(self) -> Rng: ...  # the stream from which updates draw
+    def warm(self, run: Callable[[], Any]) -> Any: ...  # run an update under the conditions of a recording
     def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]: ...
 
 
 class Cuda:
-    """CUDA graphs, which share their memory: no two of them run at once."""
+    """A recorder of CUDA graphs, which share their memory: no two of them run at the same time."""
 
-    ahead = 2  # libraries set themselves up in the first ones
+    ahead = 2  # libraries initialise themselves in the first updates
 
     def __init__(self, rng: Rng):
         self.rng, self.stream = rng, torch.cuda.Stream(rng.device)
@@ -104,7 +105,7 @@ class Cuda:
 
 
 class Drawn(Rng):
-    """A stream that records its draws, or returns prepared numbers."""
+    """A random stream that notes its draws, or returns prepared numbers."""
 
     def __init__(self, rng: Rng):
         vars(self).update(vars(rng))
@@ -119,21 +120,21 @@ class Drawn(Rng):
         return super().draw(kind, shape)
 
     def redraw(self, wanted: Sequence[Draw]) -> list[Tensor]:
-        """Draw numbers again in the order of a recording."""
+        """Draw new numbers, with the functions and shapes noted in a recording."""
         return [super(Drawn, self).draw(*each) for each in wanted]
 
 
 class Inductor:
-    """Updates compiled by torch.compile for a processor; their last digits differ from those of plain ones.
+    """A recorder that compiles updates for a CPU with torch.compile, which changes the last digits of results.
 
-    Random numbers are drawn before from the same stream. The conditions of an update's shortcuts (positive definite
-    matrices, healthy replicas) are assumed; where one is wrong, nothing has changed yet, and the plain update runs.
+    Random numbers are drawn in advance from the same stream. The program assumes the conditions of an update's
+    shortcuts (positive definite matrices, no failed replicas). If one is false, the normal update runs instead.
     """
 
-    ahead = 0  # a fit that is resumed has compiled updates from its first one on
+    ahead = 0  # so that a resumed fit has compiled updates from the start
 
     def __init__(self, rng: Rng, backend: str | None = "inductor"):
-        self.rng, self.backend = Drawn(rng), backend  # None: updates are traced and not compiled
+        self.rng, self.backend = Drawn(rng), backend  # None: trace without compiling
 
     def warm(self, run: Callable[[], Any]) -> Any:
         return run()
@@ -141,7 +142,7 @@ class Inductor:
     def record(
         self, run: Callable[[], tuple[Any, Any]], place: Any, memory: Sequence[Tensor], healthy: bool
     ) -> tuple[Any, Callable[[], bool]]:
-        # Torch's compiler takes a second to import.
+        # Importing torch's compiler takes a second.
         from torch.fx.experimental.proxy_tensor import make_fx
 
         generator, inputs = self.rng.generator, [*(t for t in tree.tensors(place) if t.dim()), *memory]
@@ -150,7 +151,7 @@ class Inductor:
         info = tree.map_tensors(torch.clone, run()[1])
         self.rng.noted = None
         drawn = self.rng.redraw(wanted)
-        generator.set_state(start)  # a recording alone changes nothing
+        generator.set_state(start)  # a recording must not advance the stream
 
         def flat(*tensors: Tensor) -> list[Tensor]:
             self.rng.prepared = iter(tensors[len(inputs) :])
@@ -165,7 +166,7 @@ class Inductor:
             return [right, *state, *tree.tensors(info)]
 
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # of torch about itself
+            warnings.simplefilter("ignore")  # from torch about its own code
             compiled: Any = make_fx(flat)(*inputs, *drawn)
             compiled = torch.compile(compiled, dynamic=False, backend=self.backend) if self.backend else compiled
             compiled(*inputs, *drawn)
@@ -186,7 +187,7 @@ class Inductor:
 
 
 class Graph(NamedTuple):
-    """Updates of one kind, on batches of one shape."""
+    """A recording for updates of one kind on batches of one shape: its inputs, logged values and replay function."""
 
     batch: Batch
     info: Info
@@ -194,7 +195,7 @@ class Graph(NamedTuple):
 
 
 class Updates:
-    """The updates of one fit, or of a posterior that keeps learning; graphs overwrite the state that they returned."""
+    """The updates of one fit or of online training. With recordings, an update overwrites the state returned before."""
 
     def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
         self.posterior, self.recorder, self.recordable = posterior, recorder, True
@@ -202,13 +203,13 @@ class Updates:
         self._graphs: dict[Hashable, Graph] = {}
         self._counts: dict[Hashable, int] = {}  # updates of each kind
         self.replays = 0
-        self._place: State = None  # that the graphs read and write
-        self._constants: tuple[float, ...] = ()  # N and other numbers of the host, as the graphs have them
+        self._place: State = None  # the state that graphs read and write
+        self._constants: tuple[float, ...] = ()  # N and other host numbers that are constant in the graphs
         self._dials = torch.empty(MOST, dtype=rng.dtype, device=rng.device)
         self._values: list[Number] = [math.nan] * MOST  # the values of the dials
 
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
-        """Do as `posterior.update`."""
+        """Update the state like `posterior.update`, by a replay if possible."""
         turn = self.posterior.turn(int(state.common.step) + 1, progress) if self.recorder else Turn()
         of_candidates = any(isinstance(number, Tensor) for number in turn.numbers)
         if self.recorder is None or turn.kind is None or of_candidates:
@@ -217,7 +218,7 @@ class Updates:
         if constants != self._constants:
             self._graphs, self._counts, self._place, self._constants = {}, {}, None, constants
         for i, number in enumerate(turn.numbers):
-            if number != self._values[i]:  # each is a launch, and most stay as they are
+            if number != self._values[i]:  # each costs a launch, and most do not change
                 self._dials[i].fill_(number)
                 self._values[i] = number
         key = turn.kind, batch.x.shape, batch.y.shape, _healthy(state)
@@ -237,14 +238,14 @@ class Updates:
             return checked
 
     def draw_from(self, rng: Rng) -> None:
-        """Draw from another stream from now on."""
+        """Use a different random stream from now on."""
         if self.recorder is None:
             self.rng = rng
-        else:  # the graphs draw from the generator that they were recorded with
+        else:  # graphs always draw from the generator with which they were recorded
             self.rng.generator.set_state(rng.generator.get_state())
 
     def copied(self, values: Any) -> Any:
-        """Return a copy of a tree of tensors, where graphs would write to it."""
+        """Return a tree of tensors, cloned if graphs exist that would overwrite it."""
         return tree.map_tensors(torch.clone, values) if self._graphs else values
 
     def _plain(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
@@ -254,19 +255,19 @@ class Updates:
     def _checked(
         self, key: Hashable, state: State, batch: Batch, progress: float, plain: tuple[State, Info]
     ) -> tuple[State, Info]:
-        """Return the result of a replay, or the plain update's where they differ."""
+        """Return the result of a replay if it agrees with that of the normal update, else the latter."""
         try:
-            plain = tree.map_tensors(torch.clone, plain)  # unchanged tensors are in the graphs' memory
+            plain = tree.map_tensors(torch.clone, plain)  # unchanged tensors are still in the graphs' memory
             if key not in self._graphs:
                 self._graphs[key] = self._recorded(state, batch, progress)
             new, info = self._replayed(self._graphs[key], state, batch, progress)
-            replayed = _with_host(new, plain[0]), info  # numbers of the host stay from here on
+            replayed = _with_host(new, plain[0]), info  # with the host numbers of the normal update
             if _same(replayed, plain):
                 return replayed
             why = "a replay differs from the update"
-        except RuntimeError as error:  # of CUDA, or of a library that cannot be recorded
+        except RuntimeError as error:  # from CUDA, or from a library that cannot be recorded
             why = str(error).strip().partition("\n")[0]
-        self.recordable, self._graphs, self._place = False, {}, None  # which frees their memory
+        self.recordable, self._graphs, self._place = False, {}, None  # frees their memory
         warnings.warn(f"updates cannot be recorded, and run one by one: {why}", stacklevel=4)
         return plain
 
@@ -292,23 +293,23 @@ class Updates:
 
 
 def _healthy(state: State) -> bool:
-    """Return whether no replica has failed; True on a device, which the host does not wait for."""
+    """Return whether no replica has failed; always True on a device, to avoid a synchronisation."""
     alive: Tensor = state.common.alive
     return alive.device.type != "cpu" or bool(alive.all())
 
 
 def _with_host(state: State, host: State) -> State:
-    """Return a state with the host's (0-d) numbers of another."""
+    """Return `state` with the 0-d tensors of `host`."""
     return tree.map_tensors(lambda t, number: t if t.dim() else number, state, host)
 
 
 def write(values: Any, memory: Any) -> None:
-    """Copy the values of one tree into the memory of another, as if all at once."""
+    """Copy the values of one tree into the tensors of another, which may share memory with it."""
     pairs = list(zip(tree.tensors(values), tree.tensors(memory), strict=True))
     changed = [(a, b) for a, b in pairs if b.dim() and a is not b]
-    if not changed:  # as at most replays
+    if not changed:  # the usual case
         return
-    # Values in that memory may be overwritten before they are read.
+    # Clone values in the target memory: they could be overwritten before they are read.
     targets = {b.untyped_storage().data_ptr() for _, b in pairs}
     safe = [(a.clone() if a.untyped_storage().data_ptr() in targets else a, b) for a, b in changed]
     for a, b in safe:
@@ -316,7 +317,7 @@ def write(values: Any, memory: Any) -> None:
 
 
 def _same(result: Any, expected: Any) -> bool:
-    """Return whether all numbers, or a replica's tensor as a whole, agree up to rounding, which varies on a device."""
+    """Return whether results agree up to rounding, which varies on a device: elementwise, or in each replica's norm."""
 
     def near(a: Tensor, b: Tensor) -> bool:
         a, b = a.double(), b.double()

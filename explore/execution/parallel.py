@@ -1,13 +1,14 @@
-"""One fit in several processes, each with its share of every batch and its own weight samples; GPU streams.
+"""Data-parallel training: each process has its share of every batch and its own weight samples. Also: GPU streams.
 
     with parallel.joined():  # in a script that `torchrun --nproc-per-node 4 script.py` starts
         for epoch in fit(posterior, x, y, rng): ...
 
-Every process has all the data, the same root seed and the same state. Sums over examples or samples (gradients, the
-statistics of a structure, the noise, normalisations) are averaged over the processes, so that states stay the same
-(Osawa et al.: Practical Deep Learning with Bayesian Principles, 2019, Section 3). Random numbers of examples or weight
-samples come from streams of the update and the part, all others from the shared stream. One process that holds several
-parts computes the same, but for batch normalisations, `sub_batches` and `reparameterisation="weights"`.
+Every process has all the data, the same root seed and the same state. Gradients, curvature statistics, noise and
+batch-norm statistics are averaged over the processes (all-reduce), so that the states stay equal (Osawa et al.:
+Practical Deep Learning with Bayesian Principles, 2019, Section 3). Random numbers for examples or weight samples come
+from a separate stream for each update and each part of the batch; all others come from the shared stream. One process
+with several parts gets the same results, except with batch-norm layers, `sub_batches` or
+`reparameterisation="weights"`.
 """
 
 from __future__ import annotations
@@ -33,23 +34,26 @@ STREAMS = 8
 
 
 def world() -> World:
-    """Return the parts of batches and those of this process."""
+    """Return the number of parts of each batch, and the parts of this process."""
     return execution().world
 
 
 def within(world: World) -> AbstractContextManager[Any]:
-    """Set another world; for several processes, the default process group must exist."""
+    """Use a different `World` within the block; for several processes, the default process group must exist."""
     return executing(world=world)
 
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """Join the processes that `torchrun` started, if any; raises `ProcessLost` when another process ends early."""
+    """Set up the process group of a `torchrun` job for the block; without torchrun, do nothing.
+
+    Communication in the block raises `ProcessLost` if another process has ended.
+    """
     if started() == 1:
         yield world()
         return
     store, rank, size = next(dist.rendezvous("env://"))
-    # The store of a restarted job may have the addresses of its former processes.
+    # After a restart, the store may still contain the addresses of the former processes.
     store = dist.PrefixStore(f"attempt-{attempt()}", store)
     dist.init_process_group(store=store, rank=rank, world_size=size)
     try:
@@ -70,11 +74,11 @@ def attempt() -> int:
 
 
 class ProcessLost(RuntimeError):
-    """Another process of the job has ended, and nothing can be shared any more."""
+    """Another process of the job has ended, so communication is no longer possible."""
 
 
 def local_part(part: slice) -> slice:
-    """Return this process's part of a batch [part.start, part.stop); a remainder is left out."""
+    """Return this process's share of the batch [part.start, part.stop); examples that do not divide are dropped."""
     count = (part.stop - part.start) // world().parts
     if not count:
         examples = counted(part.stop - part.start, "example")
@@ -84,14 +88,14 @@ def local_part(part: slice) -> slice:
 
 
 def apart(rng: Rng, step: int, axis: int) -> Rng:
-    """Return a stream with separate numbers for each part of the batch, which divide this axis; steps count from 1."""
+    """Return a stream with separate numbers for each part of the batch along `axis`; `step` counts from 1."""
     if world().parts == 1:
         return rng
     return _Apart([rng.shard(step, part, axis) for part in range(world().first, world().first + world().held)], axis)
 
 
 class _Apart(Rng):
-    """Several streams side by side on an axis."""
+    """A random stream that concatenates the draws of several streams along an axis, one per part of the batch."""
 
     def __init__(self, streams: Sequence[Rng], axis: int):
         super().__init__(streams[0].seed, streams[0].device, streams[0].dtype, streams[0].arms)
@@ -133,7 +137,7 @@ def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:
 
 
 def alone(steps: Iterator[T]) -> Iterator[T]:
-    """Yield the steps of work too small to divide, which every process repeats."""
+    """Yield the steps of an iterator, run by every process on the whole batch; for work too small to divide."""
     while True:
         with within(World()):
             try:
@@ -144,7 +148,7 @@ def alone(steps: Iterator[T]) -> Iterator[T]:
 
 
 def share(count: int) -> slice:
-    """Return this process's share of n items; `gathered` joins the shares in order."""
+    """Return this process's share of `count` items; `gathered` concatenates the shares in order."""
     if count < world().processes:
         processes = world().processes
         raise InputError(f"{counted(count, 'example')} cannot be divided among {processes} processes; take fewer")
@@ -155,10 +159,10 @@ def share(count: int) -> slice:
 def eigh(
     matrices: Sequence[Float[Tensor, "R _n _n"]],
 ) -> list[tuple[Float[Tensor, "R _n"], Float[Tensor, "R _n _n"], Bool[Tensor, " R"]]]:
-    """Return `linalg.eigh` of matrices that all processes have; each is decomposed by one of them."""
+    """Return `linalg.eigh` of matrices that all processes have; each matrix is decomposed by only one process."""
     if world().processes == 1:
         return [linalg.eigh(m) for m in matrices]
-    # The largest first, each to the process with the least to do so far.
+    # Assign the largest first, each to the process with the least work so far.
     order = sorted(range(len(matrices)), key=lambda i: -matrices[i].shape[-1])
     load, owner = [0] * world().processes, [0] * len(matrices)
     for i in order:
@@ -177,7 +181,7 @@ def eigh(
 
 
 def agreed(value: Any) -> Any:
-    """Return the first process's plain value in all processes."""
+    """Broadcast a plain value from the first process to all processes."""
     if world().processes == 1:
         return value
     box = [value]
@@ -190,7 +194,7 @@ def agreed(value: Any) -> Any:
 def _sharing() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # gloo has no class of errors of its own
+    except RuntimeError as error:  # gloo has no exception class of its own
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise ProcessLost("another process of this job has ended") from error
@@ -200,7 +204,7 @@ def _sharing() -> Iterator[None]:
 
 
 def side_by_side(works: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
-    """Return the results of independent work: on a GPU from several streams, elsewhere one after the other."""
+    """Run independent functions, on a GPU in several streams, else one after the other; return their results."""
     if device.type != "cuda":
         return [work() for work in works]
     main, streams = torch.cuda.current_stream(device), _streams(device)[: len(works)]
@@ -211,7 +215,7 @@ def side_by_side(works: Sequence[Callable[[], T]], device: torch.device) -> list
         for i, work in enumerate(works):
             with torch.cuda.stream(streams[i % len(streams)]):
                 results.append(work())
-    finally:  # after an error, too: the tensors that other streams still read may be freed
+    finally:  # even after an error: tensors that other streams still read may be freed
         for stream in streams:
             main.wait_stream(stream)
     return results

@@ -1,4 +1,4 @@
-"""Networks that take their weights as arguments, the likelihoods of their outputs, and a zoo of them."""
+"""Networks that take their weights as arguments, likelihoods for their outputs, and a zoo of architectures."""
 
 from explore.core.moved import attributes
 

@@ -1,7 +1,7 @@
-"""Checks that refuse torch modules that `Net` does not support.
+"""Checks for torch modules that `Net` does not support.
 
-A matrix of weights replaces each layer: code of a subclass, parametrisation or hook would be ignored, and a frozen
-layer would be trained.
+`Net` replaces each layer by its weight matrix. So it would ignore the code of a subclass, parametrisation or hook, and
+would train a frozen layer.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ INSTEAD: dict[type[nn.Module], str] = {
 
 
 def called(name: str) -> str:
-    """Return a layer's name for messages; the network itself has none."""
+    """Format a layer's name for messages; "" is the network itself."""
     return f"layer {name!r}" if name else "the network"
 
 
 def check(module: nn.Module) -> None:
-    """Refuse a module that `Net` does not support."""
+    """Raise InputError if `Net` does not support the module."""
     if not isinstance(module, nn.Module):
         raise InputError(f"Net expects a torch.nn.Module; got a {type(module).__name__}")
-    if hasattr(module, "_orig_mod"):  # of torch.compile
+    if hasattr(module, "_orig_mod"):  # set by torch.compile
         raise InputError("Net does not support compiled modules; pass module._orig_mod")
     checked: set[int] = set()
-    # Duplicates too: a module's second appearance must be refused.
+    # Keep duplicates: a module that appears twice is an error.
     for name, layer in module.named_modules(remove_duplicate=False):
         held = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
         if reason := _refusal(layer, bool(held)):
             raise InputError(f"{called(name)} ({type(layer).__name__}) {reason}")
-        held = held if type(layer) in LAYERS else []  # a buffer may stand in several places
+        held = held if type(layer) in LAYERS else []  # other modules may share buffers
         if any(id(tensor) in checked for tensor in held):
             raise InputError(f"{called(name)} shares its weights with another layer; give each layer separate weights")
         checked.update(map(id, held))
@@ -82,25 +82,25 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
 
 
 def _unknown(layer: nn.Module) -> str:
-    """Return why a layer of another class that holds tensors is not supported, and what to use instead."""
+    """Return why a layer that is none of `LAYERS` but has tensors is not supported, and what to use instead."""
     if instead := next((text for cls, text in INSTEAD.items() if isinstance(layer, cls)), None):
         return f"is not supported; {ALLOWED}: {instead}"
     if isinstance(layer, _BatchNorm) or type(layer).__module__.startswith("torch."):
         return f"is not supported; {ALLOWED}"
     if parameter := next(iter(dict(layer.named_parameters(recurse=False))), None):
         return f"has a parameter {parameter!r}; {ALLOWED}: make it the weight or bias of one of these layers"
-    return ""  # buffers are fixed tensors, see `Buffers`
+    return ""  # only buffers, which are fixed tensors; see `Buffers`
 
 
 class Buffers:
-    """The fixed tensors of a module whose layers are replaced, on the device and in the precision of the inputs."""
+    """The buffers (fixed tensors) of a module whose layers are slots, moved to the device and dtype of the inputs."""
 
     def __init__(self, root: nn.Module):
         every = ((m, name, tensor) for m in root.modules() for name, tensor in m._buffers.items())
         self._all = [(m, name, tensor) for m, name, tensor in every if tensor is not None]
 
     def move(self, x: Tensor) -> None:
-        """Move the buffers to the device and precision of inputs x."""
+        """Move the buffers to the device of the inputs x, and floating-point buffers to their dtype."""
         for module, name, tensor in self._all:
             real = tensor.is_floating_point() and x.is_floating_point()
             now, dtype = module._buffers[name], x.dtype if real else tensor.dtype
@@ -109,7 +109,7 @@ class Buffers:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Refuse passes that change a buffer."""
+        """Raise InputError if a forward pass within the block changes a buffer."""
         before = self._versions()
         yield
         if changed := [name for name, version in self._versions().items() if version != before[name]]:
@@ -121,7 +121,7 @@ class Buffers:
 
 
 class _RandomOperations(TorchDispatchMode):
-    """Record the names of torch operations that draw random numbers, from any generator."""
+    """A dispatch mode that records the names of torch operations that draw random numbers, from any generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _RandomOperations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Never compiled, and marking it so would import the compiler: seconds at every start."""
+        """Return False, as this mode is never compiled; True would import the compiler, which takes seconds."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -137,14 +137,14 @@ class _RandomOperations(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             names = [argument.name for argument in func._schema.arguments]
             values = {"dropout_p": 0.0} | dict(zip(names, args, strict=False)) | kwargs
-            if "dropout_p" not in names or values["dropout_p"]:  # attention has the tag with or without dropout
+            if "dropout_p" not in names or values["dropout_p"]:  # attention has this tag even without dropout
                 self.names.append(func.overloadpacket.__name__)
         return func(*args, **kwargs)
 
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """Refuse passes that draw random numbers: torch's by the operations, Python's and NumPy's by their states."""
+    """Raise InputError if a pass within the block draws random numbers from torch, NumPy or Python's `random`."""
     before = _generators()
     with _RandomOperations() as drawn:
         yield
@@ -156,6 +156,6 @@ def without_chance() -> Iterator[None]:
 def _generators() -> dict[str, Any]:
     _, key, *rest = np.random.get_state()
     states: dict[str, Any] = {"numpy.random": (np.asarray(key).tobytes(), rest)}
-    if "beartype" not in sys.modules:  # which samples container items with Python's generator
+    if "beartype" not in sys.modules:  # beartype itself draws from Python's generator
         states["random"] = random.getstate()
     return states

@@ -1,13 +1,13 @@
-"""Any torch module of Linear, Conv2d and BatchNorm layers, run for R replicas and S weight samples at once.
+"""Networks that run a torch module of Linear, Conv2d and BatchNorm layers for R replicas and S weight samples at once.
 
-`Net(module)` keeps a copy of the module with a `Slot` in place of each of these layers. The module runs once, on inputs
-whose R, S and B are folded into one batch axis. A slot unfolds them, applies its R x S weight matrices, and folds back.
-All samples of a replica see the same inputs: a first layer is given them once, as one [I, S O] matrix.
+`Net(module)` copies the module and replaces each of these layers by a `Slot`. The module runs once, on inputs whose
+axes R, S and B are folded into one batch axis. A slot unfolds them, applies its R x S weight matrices, and folds back.
+All samples of a replica have the same inputs, so the first layer applies one [I, S O] matrix to them.
 
-A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1. A
-batch normalisation is a tensor [R, S, 4, C] of scale, shift, running mean and variance, after the matrices. `forward`
-and `output` use the running statistics; `train_forward` and `train_output` normalise every replica and sample by their
-own batch, and return its statistics. The taps before it are then gradients of the summed log-likelihood.
+A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W); for a convolution, I = C_in * kh * kw + 1. After
+the matrices comes one tensor [R, S, 4, C] per batch-norm layer: scale, shift, running mean and running variance.
+`forward` and `output` use the running statistics. `train_forward` and `train_output` normalise each replica and sample
+by the batch and return its statistics; taps of earlier layers are then gradients of the summed log-likelihood.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ SLOTS: dict[type[nn.Module], Any] = {
 
 
 class Net(Network):
-    """A network that takes its weights as arguments of every call.
+    """A network that takes its weights as arguments in every call.
 
     Args:
-        module: maps [B, ...] to [B, O], each example by itself; built of Linear, Conv2d, BatchNorm1d and BatchNorm2d
-            layers and anything without parameters. It is copied (in eval mode) and never changed; see `check`.
-        amp: whether products are of bfloat16, by torch's autocast. Outputs, taps and curvature keep the inputs' type.
-        trained: whether posteriors start from the module's weights and normalisations; else from scratch.
-        outputs: O; None: as many as the last layer has.
+        module: maps [B, ...] to [B, O], each example independently; it may consist of Linear, Conv2d, BatchNorm1d and
+            BatchNorm2d layers and anything without parameters. `Net` copies it (in eval mode) and never changes it.
+        amp: whether to use bfloat16 products (torch's autocast). Outputs, taps and curvature keep the inputs' dtype.
+        trained: whether posteriors start from the module's weights and batch-norm tensors; else from scratch.
+        outputs: O; None: the number of outputs of the last layer.
     """
 
     def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):
         check(module)
         self.amp, self.trained = amp, trained
-        self._matrices: list[Tensor] = []  # of a trained module
+        self._matrices: list[Tensor] = []  # weights of a trained module
         self._statistics: list[Tensor] = []
         root = self._module = nn.Sequential(copy.deepcopy(module)).eval()
         self._slots: list[WeightSlot] = []
         self._norms: list[NormSlot] = []
         self.text = repr(module)  # its architecture
-        self._checked = False  # whether examples are known not to meet
-        self._layout = torch.contiguous_format  # of images that one matrix a layer is applied to
+        self._checked = False  # whether `check` has passed
+        self._layout = torch.contiguous_format  # memory layout of images if R and S are 1
         self.sequence = tuple(_kinds(root))
         self._replace(root)
         self._buffers = Buffers(root)
         if not self._slots:
             raise InputError("the network has no Linear or Conv2d layer")
         first: nn.Module = root
-        while type(first) is nn.Sequential and len(first):  # a subclass may use its input elsewhere too
+        while type(first) is nn.Sequential and len(first):  # a subclass may also use its input elsewhere
             first = first[0]
         self._shared = first is self._slots[0]
         self.shapes = tuple((s.inputs, s.outputs) for s in self._slots)
@@ -99,7 +99,7 @@ class Net(Network):
         return max(slot.width for slot in self._slots)
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Draw Glorot-uniform weights, one [R, (samples,) I, O] matrix per layer, including the bias row."""
+        """Draw Glorot-uniform weights, one [R, (samples,) I, O] tensor per layer, including the bias row."""
         return tuple((2 * rng.uniform(replicas, *samples, i, o) - 1) * math.sqrt(6 / (i + o)) for i, o in self.shapes)
 
     def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
@@ -109,31 +109,31 @@ class Net(Network):
         return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._matrices)
 
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
-        """Return the normalisations that posteriors start from: the module's if it is `trained`, else `unit_norms`."""
+        """Return the batch-norm tensors that posteriors start from: the module's if `trained`, else `unit_norms`."""
         if not self.trained:
             return self.unit_norms(replicas, rng)
         return tuple(v.to(rng.device, rng.dtype).repeat(replicas, 1, 1, 1) for v in self._statistics)
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
-        """Return batch normalisations before any data: scale 1, shift 0, running mean 0 and variance 1."""
+        """Return batch-norm tensors for a new network: scale 1, shift 0, running mean 0 and running variance 1."""
         start = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=rng.dtype, device=rng.device)
         return tuple(start[None, None, :, None].repeat(replicas, 1, 1, norm.channels) for norm in self.norms)
 
     def forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """Return the output [R, S, B, O], and its pullback to every layer's pre-activation.
+        """Return the output [R, S, B, O] and its pullback, for gradients with respect to all pre-activations.
 
-        `layers` has one `Layer` per layer, then the batch normalisations; `samples`, S, is needed if no layer has it.
-        `pullback(dout [R, S, B, O])` returns one `Taps` per layer, with the gradient of sum(dout * out); it may be
-        called repeatedly.
+        `layers` contains one `Layer` per layer, then one tensor per batch-norm layer. `samples` is S, required if no
+        layer specifies it. `pullback(dout [R, S, B, O])` returns one `Taps` per layer, with the gradient of sum(dout *
+        out); it may be called repeatedly.
         """
         return self._forward(layers, x, samples, train=False)
 
     def train_forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """As `forward`, normalised by the batch; the pullback also returns the `norms` of the taps."""
+        """Do as `forward`, but normalise by the batch; the taps that the pullback returns also have `norms`."""
         return self._forward(layers, x, samples, train=True)
 
     def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
@@ -143,12 +143,12 @@ class Net(Network):
     def train_output(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
-        """Return the output normalised by the batch, and mean and unbiased variance of each normalisation's inputs."""
+        """Return the output, normalised by the batch, and each batch-norm layer's input mean and unbiased variance."""
         done = self._run(layers, x, samples, train=True)
         return done.out, done.statistics
 
     def _forward(self, layers: Sequence[Layer], x: Tensor, samples: int | None, train: bool) -> tuple[Tensor, Pullback]:
-        points: list[Tensor] = []  # differentiated besides the taps
+        points: list[Tensor] = []  # batch-norm tensors, for which gradients are needed as for the taps
         with torch.enable_grad():
             if train:
                 points = [v.detach().requires_grad_() for v in layers[len(self._slots) :] if isinstance(v, Tensor)]
@@ -157,9 +157,9 @@ class Net(Network):
         wanted = [*(tap for _, tap in done.calls), *points]
         makers: list[Callable[[Tensor], Taps]] = []
 
-        # With one output, an example's gradients are multiples of that output's: one backward pass is enough.
+        # With one output, all gradients of an example are multiples of the output's: one backward pass is enough.
         one: list[Tensor] = []
-        single = done.out.shape[-1] == 1 and not self._norms  # these mix examples
+        single = done.out.shape[-1] == 1 and not self._norms  # batch-norm layers mix examples
 
         def gradients(dout: Tensor) -> Sequence[Tensor]:
             return torch.autograd.grad(done.out, wanted, dout, retain_graph=not single)
@@ -216,7 +216,7 @@ class Net(Network):
             statistics = tuple(norm.call() for norm in self._norms) if train else ()
         except InputError:
             raise
-        except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # of the user's forward
+        except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # from user code
             failure = (
                 f"forward() failed on an input of shape {list(folded.shape)} ({str(error) or type(error).__name__})"
             )
@@ -229,19 +229,19 @@ class Net(Network):
         return _Pass(out, calls, leads, statistics)
 
     def _folded(self, x: Tensor, samples: int) -> Tensor:
-        """Fold R, S (if inputs differ between samples) and B into the module's single batch axis."""
+        """Fold R, S (unless the first layer shares the inputs among samples) and B into one batch axis."""
         if self._shared:
             folded = x.flatten(0, 1)
         else:
-            # repeat, not expand: with S = 1 that would be a view, and the module may work in place.
+            # repeat, not expand: with S = 1, that would return a view, and the module may modify it in place.
             folded = x.unsqueeze(1).repeat(1, samples, *[1] * (x.dim() - 1)).flatten(0, 2)
         if folded.dim() == 4:
-            one = len(x) * samples == 1  # else slots would copy them back
+            one = len(x) * samples == 1  # else slots would copy to another layout
             folded = folded.contiguous(memory_format=self._layout if one else torch.contiguous_format)
         return folded
 
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
-        """Refuse a forward() that mixes examples, draws random numbers, skips layers, or fails on a single example."""
+        """Raise InputError if forward() mixes examples, draws random numbers, skips layers or fails on one example."""
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
         layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last
@@ -255,11 +255,11 @@ class Net(Network):
                 self._module.eval()
             if not among.out.requires_grad:
                 raise InputError("the output does not depend on the weights: forward() uses detach() or no_grad()")
-            # The last row may know no other's taps, but must know its own.
+            # The output of the last example must depend on its own taps and on no other example's.
             taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
         if unused := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
             raise InputError(f"the output does not depend on {listed(unused)}; remove unused layers from the network")
-        # Half of the digits may differ on a GPU: other shapes are added up in another way.
+        # On a GPU half of the digits may differ, as the order of summation depends on the shape.
         tolerance = 30 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
         differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
         if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):
@@ -268,7 +268,7 @@ class Net(Network):
         self._checked = True
 
     def _check_alone(self, layers: Sequence[Layer], x: Tensor) -> None:
-        """Refuse a forward() that fails on a single example; find the fastest layout for convolutions."""
+        """Raise InputError if forward() fails on a single example; find the fastest layout for convolutions."""
         try:
             self._pass(layers, x[:, 1:], None)
         except Exception as error:
@@ -277,7 +277,7 @@ class Net(Network):
             self._layout = torch.channels_last
             try:
                 self._pass(layers, x, None)
-            except RuntimeError:  # of a view in the module's forward
+            except RuntimeError:  # from view() in the module's forward()
                 self._layout = torch.contiguous_format
 
 
@@ -301,11 +301,11 @@ class _Pass(NamedTuple):
     out: Float[Tensor, "R S B O"]
     calls: list[tuple[Tensor, Tensor]]  # the input and the tap of each layer
     leads: list[Lead]  # R, S or 1, and B of each layer's input
-    statistics: tuple[Tensor, ...]  # of each normalisation's inputs
+    statistics: tuple[Tensor, ...]  # mean and variance of each batch-norm layer's inputs
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
-    """A plain ReLU network: inputs -> hidden... -> outputs."""
+    """Build a plain ReLU network: inputs -> hidden... -> outputs."""
     widths = [inputs, *hidden]
     layers: list[nn.Module] = []
     for i, o in zip(widths[:-1], widths[1:], strict=True):

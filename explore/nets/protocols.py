@@ -1,4 +1,4 @@
-"""Protocols of layers, networks and likelihoods, and settings of normalisations."""
+"""Protocols of layers, networks and likelihoods, and settings of batch-norm layers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps
 
 Layer = Tensor | Callable[[Tensor], Tensor]
-"""A [R, S, I, O] matrix, or a callable a [R, S or 1, B, T, I] -> pre-activation [R, S, B, T, O].
+"""Weights [R, S, I, O], or a callable that maps inputs a [R, S or 1, B, T, I] to pre-activations [R, S, B, T, O].
 
-A callable may say its S in an attribute `samples`. One that is made of products of its inputs with matrices may have
-`through(a, product)`, too, for the images [N, C, height, width] of one replica: `product(a, matrices)` is
-[1, N / B, B, T, O], of one matrix [1, I, O], or of as many [K, I, O] as equal parts that N is cut into. Called with
-patches it is told their channels and the places of the kernel, too. One of a single sample that multiplies each example
-by a matrix of its own may have `of_examples()`, these matrices [R, B, I, O].
-A normalisation is always a tensor, [R, S, 4, C]: scale, shift, running mean and running variance.
+A callable may have these attributes:
+    samples: S.
+    through(a, product): for layers made of matrix products; the output for images a [N, C, height, width] of one
+        replica. `product(a, matrices)` is [1, N / B, B, T, O]: matrices [K, I, O], each for one of K equal parts of N.
+        The callable is then also passed (channels, places of the kernel) with patches.
+    of_examples(): if S = 1 and each example is multiplied by a separate matrix, these matrices [R, B, I, O].
+A batch-norm layer is always a tensor [R, S, 4, C]: scale, shift, running mean and running variance.
 """
 Layers = Sequence[Layer]
 Pullback = Callable[[Tensor], LayerTaps]
@@ -30,25 +31,25 @@ Noise = Any
 
 
 class Norm(NamedTuple):
-    """Settings of a batch normalisation."""
+    """Settings of a batch-norm layer."""
 
     channels: int
     affine: bool  # whether it has a scale and a shift
-    momentum: float  # how far the running statistics move towards those of a batch
+    momentum: float  # the fraction by which the running statistics move towards those of a batch
     eps: float
 
 
 @runtime_checkable
 class Network(Protocol):
-    """The interface of `Net` to posteriors; see `Net` for the methods."""
+    """The interface of networks that posteriors use; see `Net` for the methods."""
 
     shapes: tuple[tuple[int, int], ...]  # (I, O) of each layer, in the order of `module.modules()`
     biases: tuple[bool, ...]  # whether each layer has a bias, the last row of its matrix
     convolutions: tuple[bool, ...]  # whether each layer is a convolution
-    sequence: tuple[type[nn.Module], ...]  # modules that run one after the other; one but for a plain nn.Sequential
-    norms: tuple[Norm, ...]  # the batch normalisations
+    sequence: tuple[type[nn.Module], ...]  # types of the modules in a plain nn.Sequential; else the module's type
+    norms: tuple[Norm, ...]  # the batch-norm layers
     outputs: int
-    weights: int  # their number
+    weights: int  # number of weights
     trained: bool
 
     @property
@@ -66,7 +67,7 @@ class Network(Protocol):
 
 
 def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
-    """S of the first layer that has it, or the default."""
+    """Return S of the first layer that specifies it, or the default."""
     counts = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
     samples = next((count for count in counts if count is not None), default)
     if samples is None:
@@ -78,34 +79,34 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
 class Likelihood(Protocol):
     """The interface of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`."""
 
-    discrete: ClassVar[bool]  # whether targets are classes, [R, B] int64, and not real numbers, [R, B, M]
-    scaling: ClassVar[str]  # of real targets before training: "affine", or "none", as for counts and classes
+    discrete: ClassVar[bool]  # true: targets are classes, [R, B] int64; false: real numbers, [R, B, M]
+    scaling: ClassVar[str]  # "affine": targets are standardised before training; "none": not, as for counts and classes
 
     # The mean of a target: M numbers, or the probabilities of M classes.
     def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]: ...
     # The prior of the noise, for a net of O outputs; every tensor is [R, ...].
     def init(self, outputs: int, replicas: int, rng: Rng) -> Phi: ...
-    # Noise parameters of each replica and weight sample; every tensor is [R, S, ...], and None is none.
+    # Draws noise parameters for each replica and weight sample: [R, S, ...], or None if there are none.
     def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise: ...
     def expected(self, phi: Phi) -> Noise: ...  # the noise parameters at their posterior mean, with S = 1
     # Log density (or probability) of each target, in nats, and its gradient in `out`, in closed form.
     def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]: ...
     def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]: ...
-    # Targets drawn from the model: [R, S, B, M] or, of classes, [R, S, B].
+    # Draws targets from the model: [R, S, B, M], or classes [R, S, B].
     def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor: ...
-    # K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form.
+    # K vectors whose outer products sum to E[score score^T], targets distributed as in the model; in closed form.
     def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]: ...
-    def kl(self, phi: Phi) -> Float[Tensor, " R"]: ...  # from the noise's prior, in nats
-    # The noise's posterior after seeing a batch; a weight of the KL may be a tensor [R].
+    def kl(self, phi: Phi) -> Float[Tensor, " R"]: ...  # KL of the noise posterior from its prior, in nats
+    # The noise posterior after an update with one batch; the KL weight may be a tensor [R].
     def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi: ...
 
 
 class Part(NamedTuple):
-    """A method that a likelihood may have."""
+    """An optional method of a likelihood."""
 
     arguments: str
-    users: str  # its users
-    classes: bool  # whether it is one of classes, or of real numbers
+    users: str  # what needs it, for messages
+    classes: bool  # true: for classes; false: for real numbers
 
 
 PARTS: dict[str, Part] = {
@@ -115,9 +116,9 @@ PARTS: dict[str, Part] = {
     "cdf": Part("noise, out, y", "intervals and quantiles need", False),
     # The smallest number whose cdf is at least a level between 0 and 1: [R, S, B, M].
     "quantile": Part("noise, out, level", "intervals and quantiles need", False),
-    # The noise under which a target's deviation from the mean is sqrt(factor) times as large, for factors [R].
+    # The noise with its standard deviation multiplied by sqrt(factor), for factors [R].
     "scaled_noise": Part("noise, factor", "calibration needs", False),
-    # Of a class given weights and noise, in nats: [R, S, B].
+    # The entropy of a class given weights and noise, in nats: [R, S, B].
     "entropy": Part("noise, out", "the mutual information of classes needs", True),
 }
 SCALINGS = ("affine", "none")
@@ -125,7 +126,7 @@ METHODS = "mean init sample_noise expected log_prob score sample fisher_root kl 
 
 
 def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
-    """Return one of the `PARTS` of a likelihood; refuse one that lacks it."""
+    """Return an optional method (see `PARTS`) of a likelihood; raise InputError if it is missing."""
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
         call = f"{name}({PARTS[name].arguments})"
@@ -134,7 +135,7 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
 
 
 def check_likelihood(likelihood: Any) -> None:
-    """Refuse a likelihood without a required part."""
+    """Raise InputError if a likelihood lacks a required method or attribute."""
     if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
         raise InputError(f"likelihood is {shown(likelihood)}; it must be an instance such as Gaussian()")
     kind = type(likelihood).__name__
@@ -147,12 +148,12 @@ def check_likelihood(likelihood: Any) -> None:
 
 
 def width(likelihood: Likelihood, outputs: int) -> int:
-    """M, the number of targets or classes predicted from these outputs."""
+    """Return M, the number of targets or classes that the likelihood predicts from these outputs."""
     return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]
 
 
 class Parameterless:
-    """A likelihood without noise parameters, as for classes or counts: phi and noise are empty."""
+    """A base class for likelihoods without noise parameters, as for classes or counts: phi and noise are empty."""
 
     def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
         return torch.zeros(replicas, dtype=rng.dtype, device=rng.device)
@@ -171,7 +172,7 @@ class Parameterless:
 
 
 def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
-    """Refuse outputs that are probabilities; outputs at zero weights reveal a sigmoid too."""
+    """Raise InputError if outputs are probabilities; outputs at zero weights also reveal a sigmoid."""
     total = out.sum(-1) if out.shape[-1] > 1 else 2 * out.squeeze(-1)
     if likelihood.discrete and bool((out > 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
         kind, end = type(likelihood).__name__, "softmax" if out.shape[-1] > 1 else "sigmoid"

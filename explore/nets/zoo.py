@@ -1,6 +1,6 @@
-"""Image networks of the papers, and the user's own: torch modules of Linear, Conv2d and BatchNorm layers for `Net`.
+"""Image networks from the papers or from users: torch modules of Linear, Conv2d and BatchNorm layers for `Net`.
 
-Images are [B, in_channels, size, size], outputs [B, classes]. Sums are `x + y`, never in place: `Net` keeps inputs.
+Images are [B, in_channels, size, size], outputs [B, classes]. Sums are `x + y`, never in place, as `Net` keeps inputs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from explore.nets.net import Net, mlp
 from explore.runs.recorded import Values
 
 KEPT = 8  # outputs that identify a network
-CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
+CLOSE = 1e-3, 1e-4  # relative and absolute tolerance for rounding differences between processors
 
 
 def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
-    """LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as VOGN's paper trains it; pads 28 pixels to 32."""
+    """Build LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as in VOGN's paper; it pads 28 pixels to 32."""
     if size not in (28, 32):
         raise InputError(f"LeNet-5 takes images of 28 or 32 pixels a side, not {size}; use --size 32 or --net mlp")
     return nn.Sequential(
@@ -35,7 +35,7 @@ def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module
 
 
 def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
-    """AlexNet (Krizhevsky et al., 2012) cut down for CIFAR-10, as VOGN's paper trains it: a single dense layer."""
+    """Build AlexNet (Krizhevsky et al., 2012) reduced for CIFAR-10, as in VOGN's paper: with a single dense layer."""
     side = ((size - 1) // 4 + 1) // 8  # a stride of 4, and three poolings
     if side < 1:
         raise InputError(f"AlexNet takes images of at least 29 pixels a side, not {size}")
@@ -44,7 +44,7 @@ def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Modul
 
 
 def alexnet_dense(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
-    """AlexNet cut down for CIFAR-10 with its three dense layers, as WHVI's paper trains it: 23,272,266 weights."""
+    """Build AlexNet reduced for CIFAR-10, with its three dense layers, as in WHVI's paper: 23,272,266 weights."""
     side = (size + 1) // 2 // 8  # a stride of 2, and three poolings
     if side < 1:
         raise InputError(f"AlexNet with dense layers takes images of at least 15 pixels a side, not {size}")
@@ -53,7 +53,7 @@ def alexnet_dense(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn
 
 
 def _alexnet(first: nn.Conv2d, second: nn.Conv2d, side: int, hidden: list[int], classes: int) -> nn.Module:
-    """Build AlexNet from its first two convolutions, the side in pixels after all five, and its dense layers."""
+    """Build AlexNet from its first two convolutions, the final feature map's `side` in pixels, and its dense layers."""
     return nn.Sequential(
         first, nn.ReLU(), nn.MaxPool2d(2),
         second, nn.ReLU(), nn.MaxPool2d(2),
@@ -71,7 +71,7 @@ def vgg16(
     batch_norm: bool = False,
     widths: tuple[int, ...] = (32, 64, 128, 256, 256),
 ) -> nn.Module:
-    """VGG16 (Simonyan and Zisserman, 2015) as the noisy K-FAC papers train it: half as wide, and one dense layer."""
+    """Build VGG16 (Simonyan and Zisserman, 2015) as in the noisy K-FAC papers: half as wide, with one dense layer."""
     if size < 32:
         raise InputError(f"VGG16 takes images of at least 32 pixels a side, not {size}")
     layers: list[nn.Module] = []
@@ -86,7 +86,7 @@ def vgg16(
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
-    """Return a convolution without bias, padded to keep the size, and its normalisation."""
+    """Return a convolution without bias, padded to keep the size, and its BatchNorm layer."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return convolution, nn.BatchNorm2d(outputs)
 
@@ -111,7 +111,7 @@ class _Block(nn.Module):
 
 
 def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
-    """ResNet-18 (He et al., 2016) for images of any size.
+    """Build ResNet-18 (He et al., 2016) for images of any size.
 
     The stem "cifar" is a 3 x 3 convolution; "imagenet", as in VOGN's paper, is a 7 x 7 convolution and max-pooling,
     which reduce the resolution by 4.
@@ -120,7 +120,7 @@ def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width
 
 
 def resnet50(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
-    """ResNet-50 (He et al., 2016) for images of any size, with a stride in the middle of a block; see `resnet18`."""
+    """Build ResNet-50 (He et al., 2016), with the stride in the middle of a block; see `resnet18` for the arguments."""
     return _resnet(in_channels, classes, stem, width, (3, 4, 6, 3), bottleneck=True)
 
 
@@ -142,7 +142,7 @@ def _resnet(
 
 
 def dense(in_channels: int, classes: int, size: int, hidden: tuple[int, ...] = (400, 400)) -> nn.Module:
-    """Dense layers of ReLUs on the pixels, by default two of 400, as SLANG's paper has them on MNIST."""
+    """Build an MLP of ReLU layers on the pixels; by default two of 400 units, as in SLANG's paper for MNIST."""
     return nn.Sequential(nn.Flatten(), mlp(in_channels * size**2, hidden, classes))
 
 
@@ -150,17 +150,17 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mlp": dense, "lenet5": lenet5, "alexnet": alexnet, "alexnet-dense": alexnet_dense, "vgg16": vgg16,
     "resnet18": resnet18, "resnet50": resnet50,
 }  # fmt: skip
-FIXED = ("in_channels", "classes", "size")  # determined by the images
+FIXED = ("in_channels", "classes", "size")  # determined by the data set
 STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def network(name: str) -> Callable[..., nn.Module]:
-    """Return the function that builds a network, by name or as "module:function"."""
+    """Return the function that builds a network, given its name or "module:function"."""
     if ":" in name:
         function: Callable[..., nn.Module] = registry.load(name, "network")
         try:
             inspect.signature(function)
-        except ValueError as error:  # of functions that are not written in Python
+        except ValueError as error:  # for functions that are not written in Python
             raise InputError(f"{name} cannot be called; it must be a function of {listed(FIXED)}") from error
         return function
     if name not in NETWORKS:
@@ -169,7 +169,7 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """Return the arguments of a network that can be set as text: name -> type (of its default if unannotated)."""
+    """Return name -> type of the arguments that can be set as text; unannotated ones have the type of the default."""
     try:
         hints = get_type_hints(build)
     except (NameError, TypeError):  # types imported only for type checking, or not a function
@@ -179,7 +179,7 @@ def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
 
 
 def arguments(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """The arguments not determined by the images: name -> default, or `inspect.Parameter.empty`."""
+    """Return name -> default (or `inspect.Parameter.empty`) of the arguments not in `FIXED`."""
     parameters = inspect.signature(build).parameters.values()
     return {p.name: p.default for p in parameters if p.kind not in STARRED and p.name not in FIXED}
 
@@ -190,7 +190,7 @@ def _type(default: Any) -> Any:
 
 
 def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:
-    """Build a network for images (channels, height, width); pass the arguments of `FIXED` that its function takes."""
+    """Build a network for images (channels, height, width) from `settings` and those of `FIXED` that it accepts."""
     channels, height, width = shape
     make = network(name)
     parameters = inspect.signature(make).parameters
@@ -214,7 +214,7 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
 
 
 def settings(name: str, texts: Mapping[str, str]) -> Values:
-    """Return the arguments of a network from the texts of `-p net.KEY=VALUE`."""
+    """Parse the arguments of a network from the strings of `-p net.KEY=VALUE`: KEY -> VALUE."""
     make = network(name)
     if not texts:
         return {}
@@ -227,7 +227,7 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
 
 
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return a network's outputs for fixed weights and images, which identify it; none of built-in networks."""
+    """Return outputs for fixed weights and images, which identify a user's network; () for built-in networks."""
     check_settings(name, settings_of(network(name)), settings)
     if ":" not in name:
         return ()
@@ -246,7 +246,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
 
 
 def check_known(name: str, now: Sequence[float], recorded: Sequence[float] | None) -> None:
-    """Refuse to continue or predict with another network than the run's; older runs record less about it."""
+    """Raise InputError if the network's `outputs` differ from those of the run; older runs recorded fewer of them."""
     if recorded is None:
         return
     same = now[: len(recorded)]
@@ -255,7 +255,7 @@ def check_known(name: str, now: Sequence[float], recorded: Sequence[float] | Non
 
 
 def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[Tensor]:
-    modules.check(module)  # refuse an unsupported layer before it runs
+    modules.check(module)  # reject unsupported layers before running them
     rng = torch.Generator().manual_seed(0)
     normalises = any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in module.modules())
     with torch.no_grad():

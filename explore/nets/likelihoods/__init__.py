@@ -1,4 +1,4 @@
-"""Likelihoods of targets given a net's output: one file each. The names below are loaded when they are first used."""
+"""Likelihoods of targets given a network's output, one file each. Names are imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,6 @@ _HOME = dict.fromkeys(("Likelihood", "Parameterless", "check_logits"), "protocol
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:  # listing plug-ins imports this package, and no torch
+    if name in _HOME:  # listing plug-ins imports this package, but must not import torch
         return getattr(import_module(f"explore.nets.{_HOME[name]}"), name)
     raise AttributeError(f"module 'explore.nets.likelihoods' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Two classes with one output, the second one's logit."""
+"""Two classes, with one output: the logit of the second class."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from explore.nets.protocols import Noise, Parameterless
 
 @dataclass(frozen=True)
 class Bernoulli(Parameterless):
-    """Two classes with p(1) = sigmoid(out), one output; y is [R, 1 or S, B] int64 of 0 and 1."""
+    """Two classes with p(1) = sigmoid(out), for one output; y is [R, 1 or S, B] int64, 0 or 1."""
 
     discrete: ClassVar[bool] = True
     scaling: ClassVar[str] = "none"
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B C"]:
-        """Probabilities of the classes 0 and 1."""
+        """Return the probabilities of the classes 0 and 1."""
         if out.shape[-1] != 1:
             raise InputError(f"Bernoulli expects a network with one output; got {out.shape[-1]}")
         p = out.sigmoid()
@@ -39,7 +39,7 @@ class Bernoulli(Parameterless):
         return (rng.uniform(*out.shape[:-1]) < out.squeeze(-1).sigmoid()).long()
 
     def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """Sqrt(p (1 - p))."""
+        """Return sqrt(p (1 - p))."""
         return (out.sigmoid() * (-out).sigmoid()).sqrt().unsqueeze(0)
 
     def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:

@@ -1,4 +1,4 @@
-"""Classes, any number of them; one output each, the logit."""
+"""Any number of classes, with one output per class: its logit."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Categorical(Parameterless):
         return out.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
     def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        # Not F.one_hot, which looks at the values of y and so cannot be compiled.
+        # Not F.one_hot, which reads the values of y and so cannot be compiled.
         classes = torch.arange(out.shape[-1], device=out.device)
         return (y.unsqueeze(-1) == classes).to(out) - out.softmax(-1)
 
     def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
-        # Inverse of the cumulative distribution; rounding may leave its end below the uniform number.
+        # Invert the cumulative distribution; rounding may leave its end below the uniform number.
         steps = out.softmax(-1).cumsum(-1)
         return (rng.uniform(*out.shape[:-1], 1) > steps).sum(-1).clamp_max(out.shape[-1] - 1)
 
     def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """Each class's score, times the square root of its probability."""
+        """Return the score of each class times the square root of its probability."""
         p = out.softmax(-1)
         units = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
         return p.movedim(-1, 0).unsqueeze(-1).sqrt() * (units - p)

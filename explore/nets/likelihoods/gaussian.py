@@ -1,6 +1,6 @@
-"""Real numbers with Gaussian noise, of one unknown precision for each output.
+"""Real numbers with Gaussian noise, whose precision is unknown and separate for each output.
 
-Targets have a sample axis: those of the data come as [R, 1, B, O], those sampled from the model as [R, S, B, O].
+Targets have a sample axis: targets from the data are [R, 1, B, O], targets sampled from the model [R, S, B, O].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explore.core.rng import Rng
 
 
 class Gamma(NamedTuple):
-    """Gamma distributions over precisions: mean shape / rate."""
+    """Gamma distributions over precisions; their mean is shape / rate."""
 
     shape: Float[Tensor, "R O"]
     rate: Float[Tensor, "R O"]
@@ -26,12 +26,12 @@ class Gamma(NamedTuple):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Independent Gaussian noise, of an unknown precision tau for each output (of standardised targets).
+    """Independent Gaussian noise with an unknown precision tau for each output (of standardised targets).
 
     q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda)
-    (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it. The prior
-    Gam(6, 6) is that of Zhang et al. 2017, Appendix C.1; presets for tables were chosen with Gam(1, 0.01), which says
-    next to nothing.
+    (lambda: weight of the KL). Each batch moves (a, b) by a fraction `rate` towards the batch's estimate of this
+    optimum. The prior Gam(6, 6) is that of Zhang et al. 2017, Appendix C.1. Presets for tables were chosen with the
+    almost uninformative Gam(1, 0.01).
     """
 
     noise_std: float | None = None  # a known noise standard deviation instead of q(tau)
@@ -56,7 +56,7 @@ class Gaussian:
         return (1 / noise).unsqueeze(2)
 
     def cdf(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        # torch.special.ndtr would take three times as long.
+        # torch.special.ndtr takes three times as long.
         return 0.5 * torch.erfc((out - y) * (0.5 * noise).sqrt().unsqueeze(2))
 
     def quantile(self, noise: Tensor, out: Tensor, level: float) -> Float[Tensor, "R S B O"]:
@@ -96,7 +96,7 @@ class Gaussian:
         return torch.addcmul(out, rng.normal(*out.shape), noise.unsqueeze(2).rsqrt())
 
     def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """Sqrt(tau) of each output times its unit vector."""
+        """Return sqrt(tau) of each output times its unit vector."""
         units = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
         return (noise.sqrt().unsqueeze(2) * units).expand(-1, *out.shape)
 
@@ -120,12 +120,12 @@ class Gaussian:
 
 
 def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor, "R 1"]:
-    """N / (2 lambda): the total increase of a."""
+    """Return N / (2 lambda), by which the optimal a exceeds a0."""
     return n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
 
 
 def _residual(y: Tensor, out: Tensor) -> Tensor:
-    """Subtract outputs from targets; refuse other widths, which would broadcast."""
+    """Return targets minus outputs; raise InputError if they have different widths, which would broadcast."""
     if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
         raise InputError(f"targets must have shape [..., {out.shape[-1]}] like the outputs; got {list(y.shape)}")
     return y - out

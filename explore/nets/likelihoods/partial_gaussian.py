@@ -1,4 +1,4 @@
-"""Gaussian noise of several targets, of which some are not measured."""
+"""Several real targets with Gaussian noise, some of which may be missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explore.nets.likelihoods.gaussian import Gamma, Gaussian, half_count
 
 @dataclass(frozen=True)
 class PartialGaussian(Gaussian):
-    """Gaussian noise of several targets; NaN marks an unmeasured target, from which nothing is learnt."""
+    """Gaussian noise for several targets; NaN marks a missing target, which is ignored in training."""
 
     partial: ClassVar[bool] = True
 
@@ -35,5 +35,5 @@ class PartialGaussian(Gaussian):
 
 
 def _filled(y: Tensor, out: Tensor) -> Tensor:
-    """Targets, with outputs in place of the unmeasured ones."""
+    """Replace missing targets by the outputs."""
     return torch.where(y.isnan(), out, y)

@@ -1,5 +1,5 @@
-"""Slots: replacements of a module's layers that hold weights only during a pass.
+"""Slots: stand-ins for the layers of a module, which have weights only during a forward pass.
 
-A slot unfolds the batch axis that the user's module knows to R, S and B, applies R x S weight matrices, or normalises R
-x S batches, and folds back. To the user's forward it is an instance of the layer's class, without readable weights.
+The user's module has one batch axis. A slot unfolds it to R, S and B, applies R x S weight matrices or normalises R x S
+batches, and folds the result back. The user's forward() sees an instance of the layer's class with unreadable weights.
 """

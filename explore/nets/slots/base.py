@@ -1,4 +1,4 @@
-"""The base of all slots, and slots for linear layers and batch normalisations."""
+"""The base class of slots, and the slots for Linear and BatchNorm layers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from explore.nets.modules import called
 from explore.nets.protocols import Layer, Norm
 
 Lead = tuple[int, int, int]
-"""R, S and B."""
-TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")  # that a layer may have
+"""The sizes R, S and B of the unfolded batch axis."""
+TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")  # tensors that a layer may have
 
 
 class Slot(nn.Module, ABC):
@@ -28,17 +28,17 @@ class Slot(nn.Module, ABC):
 
     _layer: Any
     _call: Any
-    _lead_in: Lead  # of the inputs
+    _lead_in: Lead  # sizes for the inputs; S = 1 if samples share them
 
     def __init__(self, layer: nn.Module, name: str):
-        nn.Module.__init__(self)  # not the layer class's, which would make weights
+        nn.Module.__init__(self)  # not that of the layer's class, which would create weights
         self.called = called(name)
         absent = {key: None for key, tensor in layer._parameters.items() if tensor is None}
         vars(self).update({key: getattr(layer, key) for key in layer.__constants__}, **absent)  # type: ignore[union-attr]
         self._parameters = _Unreadable(self.called)
         self.end()
 
-    # A slot holds neither parameters nor modules, for which nn.Module looks at every assignment.
+    # A slot has neither parameters nor submodules, so skip the checks of nn.Module at every assignment.
     __setattr__ = object.__setattr__  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
@@ -48,10 +48,10 @@ class Slot(nn.Module, ABC):
         return super().__getattr__(name)  # an AttributeError, which torch and hasattr rely on
 
     def extra_repr(self) -> str:
-        return ""  # a layer's own asks for its bias
+        return ""  # the method of the layer's class would read the bias
 
     def end(self) -> None:
-        """Forget the pass."""
+        """Clear the weights and the record of the last pass."""
         self._layer, self._call, self._used = None, None, False
 
     def forward(self, a: Tensor) -> Tensor:
@@ -66,19 +66,19 @@ class Slot(nn.Module, ABC):
         return self._run(a)
 
     def call(self) -> Any:
-        """The record of the last pass."""
+        """Return the record of the last pass; raise InputError if it did not use the layer."""
         if not self._used:
             raise InputError(f"{self.called} was not used in the forward pass")
         return self._call
 
     @abstractmethod
-    def misfit(self, shape: torch.Size) -> str: ...  # the input shape that is needed, if an example has another one
+    def misfit(self, shape: torch.Size) -> str: ...  # return "", or the required shape if this one is wrong
     @abstractmethod
-    def _run(self, a: Tensor) -> Tensor: ...  # the layer's output, folded
+    def _run(self, a: Tensor) -> Tensor: ...  # return the layer's output, folded
 
 
 class _Unreadable(dict[str, Any]):
-    """Unreadable parameters of a slot: an empty list would be silently wrong."""
+    """The parameters of a slot: reading them raises InputError, as an empty list would be silently wrong."""
 
     def __init__(self, layer: str):
         super().__init__()
@@ -91,15 +91,15 @@ class _Unreadable(dict[str, Any]):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._layer,)  # else a copy would ask for the items
+        return type(self), (self._layer,)  # else copying would call items()
 
 
 class WeightSlot(Slot):
-    """A layer with a weight matrix; it holds the layer's geometry."""
+    """A slot for a layer with a weight matrix."""
 
     inputs: int
     outputs: int
-    width: int  # numbers that the last call held for one example of one sample
+    width: int  # size of inputs plus outputs in the last call, per example and sample
 
     def __init__(self, layer: nn.Linear | nn.Conv2d, name: str):
         super().__init__(layer, name)
@@ -107,16 +107,19 @@ class WeightSlot(Slot):
 
     @staticmethod
     def values(layer: nn.Linear | nn.Conv2d) -> Tensor:
-        """A copy of the weights that a layer has, [I, O]."""
+        """Return a copy of a layer's weights, [I, O]."""
         columns = [layer.weight.detach().flatten(1), *([] if layer.bias is None else [layer.bias.detach()[:, None]])]
         return torch.cat(columns, 1).T.contiguous()
 
     def begin(self, layer: Layer, lead: Lead, lead_in: Lead, taps: bool) -> None:
-        """Hold a layer for one pass over [R, S, B] examples; the inputs come for S samples, or once for all."""
+        """Set the weights for one pass over [R, S, B] examples.
+
+        `lead_in` has the sizes for the inputs: S, or 1 if all samples have the same inputs.
+        """
         self._layer, self._lead, self._lead_in, self._taps = layer, lead, lead_in, taps
 
     def call(self) -> tuple[Tensor, Tensor]:
-        """(input, tap) of the last pass."""
+        """Return the layer's input and its tap, the pre-activation for which gradients are taken, in the last pass."""
         call = super().call()
         if call[0]._version != self._version:  # the gradient would be paired with the wrong input
             raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
@@ -132,16 +135,16 @@ class WeightSlot(Slot):
         return tap.clone()  # later layers may change their input in place (ReLU(inplace=True), x += y)
 
     @abstractmethod
-    def apply_matrix(self, a: Tensor) -> Tensor: ...  # the pre-activation, folded
+    def apply_matrix(self, a: Tensor) -> Tensor: ...  # return the pre-activation, folded
     @abstractmethod
-    def examples(self, a: Tensor, lead: Lead) -> Tensor: ...  # the layer's folded input as [R, S or 1, B, T, I]
+    def examples(self, a: Tensor, lead: Lead) -> Tensor: ...  # unfold the layer's input to [R, S or 1, B, T, I]
     @abstractmethod
     def positions(self, g: Tensor, lead: Lead) -> Tensor: ...  # unfold a pre-activation's gradient to [R, S, B, T, O]
     @abstractmethod
-    def fold(self, h: Tensor, a: Tensor) -> Tensor: ...  # a pre-activation [R, S, B, T, O] as the module expects it
+    def fold(self, h: Tensor, a: Tensor) -> Tensor: ...  # fold a pre-activation [R, S, B, T, O] for the module
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
-        """A function from gradients [R, S, B, T, O] to the layer's taps."""
+        """Return a function that maps gradients [R, S, B, T, O] to the layer's taps."""
         return partial(Taps, self.examples(a, lead))
 
     def apply_callable(self, a: Tensor) -> Tensor:
@@ -152,7 +155,7 @@ class WeightSlot(Slot):
 
 
 class LinearSlot(WeightSlot, nn.Linear):
-    """A Linear layer, applied at any number of positions."""
+    """A slot for a Linear layer, applied at any number of positions."""
 
     def __init__(self, layer: nn.Linear, name: str):
         super().__init__(layer, name)
@@ -162,10 +165,10 @@ class LinearSlot(WeightSlot, nn.Linear):
         return "" if shape and shape[-1] == self.in_features else f"{self.in_features} features"
 
     def apply_matrix(self, a: Tensor) -> Tensor:
-        """[(R S B), ..., C] -> [(R S B), ..., O]."""
+        """Apply the weight matrices: [(R S B), ..., C] -> [(R S B), ..., O]."""
         w, (r, s, b) = self._layer, self._lead
         if r == 1 and not self._taps and not torch.is_grad_enabled():
-            # S matrices [S, I, O] read shared inputs where they are, and no output has to be moved.
+            # The S matrices [S, I, O] share the inputs without a copy, and the output needs no transposition.
             h = self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(s, -1, -1), w[0])
         elif self._lead_in == self._lead:
             h = self._affine(a.reshape(r * s, -1, a.shape[-1]), w.flatten(0, 1))  # [(R S), I, O]
@@ -178,20 +181,20 @@ class LinearSlot(WeightSlot, nn.Linear):
         return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)
 
     def examples(self, a: Tensor, lead: Lead) -> Tensor:
-        """[(R S B), ..., C] -> [R, S, B, T, I]."""
+        """Unfold inputs: [(R S B), ..., C] -> [R, S, B, T, I]."""
         return self._with_one(a.reshape(*lead, -1, a.shape[-1]))
 
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
-        """[(R S B), ..., O] -> [R, S, B, T, O]."""
+        """Unfold gradients: [(R S B), ..., O] -> [R, S, B, T, O]."""
         return g.reshape(*lead, -1, self.outputs)
 
     def fold(self, h: Tensor, a: Tensor) -> Tensor:
-        """[R, S, B, T, O] -> [(R S B), ..., O]."""
+        """Fold pre-activations: [R, S, B, T, O] -> [(R S B), ..., O]."""
         return h.reshape(-1, *a.shape[1:-1], self.outputs)
 
 
 class NormSlot(Slot):
-    """A batch normalisation: of every replica's and sample's examples by themselves, so R and S stand in channels."""
+    """A slot for a BatchNorm layer. Each replica and sample is normalised separately: R and S become channels."""
 
     def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str):
         super().__init__(layer, name)
@@ -201,14 +204,14 @@ class NormSlot(Slot):
 
     @staticmethod
     def values(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
-        """A copy of the scale, shift, running mean and variance that a layer has, [4, C]."""
+        """Return a copy of a layer's scale, shift, running mean and running variance, [4, C]."""
         mean, variance = layer.running_mean, layer.running_var
         assert mean is not None and variance is not None
         affine = (layer.weight, layer.bias) if layer.affine else (torch.ones_like(mean), torch.zeros_like(mean))
         return torch.stack([*affine, mean, variance]).detach()
 
     def begin(self, layer: Layer, lead: Lead, train: bool) -> None:
-        """Set scale, shift, running mean and variance for a pass over [R, S, B] examples."""
+        """Set scale, shift, running mean and running variance for one pass over [R, S, B] examples."""
         self._layer, self._lead, self._lead_in, self._train = layer, lead, lead, train
 
     def misfit(self, shape: torch.Size) -> str:
@@ -221,7 +224,7 @@ class NormSlot(Slot):
         if self._train:
             if b * z[0, 0].numel() < 2:
                 raise InputError(f"{self.called}: cannot normalise a single value per channel; use a larger batch")
-            # With a momentum of 1 these become the batch's own.
+            # With a momentum of 1, F.batch_norm overwrites these with the statistics of the batch.
             mean, variance = mean.detach().clone(), variance.detach().clone()
         h = F.batch_norm(z, mean, variance, scale, shift, self._train, 1.0, self.norm.eps)
         self._call = torch.stack([mean, variance], 1).unflatten(0, (r, s, -1)).transpose(2, 3) if self._train else None
@@ -229,8 +232,8 @@ class NormSlot(Slot):
 
 
 class Norm1dSlot(NormSlot, nn.BatchNorm1d):
-    """A BatchNorm1d layer."""
+    """A slot for a BatchNorm1d layer."""
 
 
 class Norm2dSlot(NormSlot, nn.BatchNorm2d):
-    """A BatchNorm2d layer."""
+    """A slot for a BatchNorm2d layer."""

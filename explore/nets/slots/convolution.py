@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""The slot for Conv2d layers, and fast second moments of their patches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from explore.core.errors import InputError
 from explore.core.shapes import Taps
 from explore.nets.slots.base import Lead, WeightSlot
 
-FEWEST_CHANNELS, FEWEST_EXAMPLES = 8, 32  # from which on patches are not made for their second moment
+FEWEST_CHANNELS, FEWEST_EXAMPLES = 8, 32  # from which the second moment is computed without patches
 
 
 class ConvSlot(WeightSlot, nn.Conv2d):
-    """A Conv2d layer."""
+    """A slot for a Conv2d layer."""
 
     def __init__(self, layer: nn.Conv2d, name: str):
         super().__init__(layer, name)
@@ -39,18 +39,18 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return "" if fits else f"images [{self.in_channels}, height, width] no smaller than its kernel"
 
     def apply_matrix(self, a: Tensor) -> Tensor:
-        """[(R S B), C, H, W] -> [(R S B), O, H', W'], as one convolution with a group for each R and S."""
+        """Convolve with one group for each R and S: [(R S B), C, H, W] -> [(R S B), O, H', W']."""
         return self._convolved(a, self._layer.flatten(0, 1), self._lead_in[0] * self._lead_in[1])
 
     def apply_callable(self, a: Tensor) -> Tensor:
-        """Apply a layer by products with matrices where R = 1, by smaller matrices of all examples, or by patches."""
+        """Apply a callable layer by one kernel per example, by convolutions (`through`, if R = 1) or by patches."""
         of_examples = getattr(self._layer, "of_examples", None)
         if of_examples and self._layer.samples == 1 and self._by_examples(a):
             return self._convolved(a, of_examples().flatten(0, 1), len(a))
         through = getattr(self._layer, "through", None)
         if through is None:
             return super().apply_callable(a)
-        if self._lead_in[0] > 1:  # convolutions of several groups can be slower than by patches
+        if self._lead_in[0] > 1:  # convolutions with several groups can be slower than products with patches
             shape = self.in_channels, math.prod(self.kernel_size)
             return self.fold(self._layer(self.examples(a, self._lead_in), shape), a)
 
@@ -60,11 +60,11 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self.fold(through(a, product), a)
 
     def _by_examples(self, a: Tensor) -> bool:
-        """Whether a kernel for each example, in one convolution of so many groups, is faster than patches."""
+        """Return whether a convolution with one group per example is faster than patches."""
         return a.is_cpu and math.prod(self._output_size(a.shape)) >= self.outputs
 
     def _convolved(self, a: Tensor, matrices: Float[Tensor, "K I O"], groups: int) -> Tensor:
-        """[(G B), C, H, W] -> [(K B), O, H', W'], K a multiple of the groups G."""
+        """Convolve with K matrices in G groups, K a multiple of G: [(G B), C, H, W] -> [(K B), O, H', W']."""
         w = matrices.transpose(1, 2)
         kernel = (w[..., :-1] if self.has_bias else w).reshape(len(w) * self.outputs, a.shape[1], *self.kernel_size)
         bias = w[..., -1].reshape(-1) if self.has_bias else None
@@ -73,10 +73,10 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return h.unflatten(1, (len(w), self.outputs)).transpose(0, 1).flatten(0, 1)
 
     def _grouped(self, a: Tensor, groups: int) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
-        """[(G B), C, H, W] -> images [B, (G C), H, W] of one convolution, its stride and its padding.
+        """Return the images of one grouped convolution, [(G B), C, H, W] -> [B, (G C), H, W], its stride and padding.
 
-        Pixels that a 1x1 kernel passes over are left out: on processors the gradient of its weights writes beyond its
-        memory in torch 2.13, with channels last and 2 to 7 of them.
+        For a 1x1 kernel with a stride, the pixels that it skips are removed. On CPUs, its weight gradient in torch 2.13
+        would write out of bounds (channels-last layout, 2 to 7 channels).
         """
         z = a.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
         if self.kernel_size != (1, 1) or self.stride == (1, 1) or not z.is_cpu:
@@ -86,13 +86,13 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return z[..., :: self.stride[0], :: self.stride[1]], (1, 1), (0, 0)
 
     def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
-        """[(R S B), C, H, W] -> patches [R, S, B, T, I]."""
+        """Return the patches: [(R S B), C, H, W] -> [R, S, B, T, I]."""
         a = a.unflatten(0, lead)[:, :, part]
         lead = (a.shape[0], a.shape[1], a.shape[2])
         a = a.flatten(0, 2)
         if not (a.requires_grad and torch.is_grad_enabled()):
             patches = self._patches(a)
-        elif a.is_cpu:  # whose products take this layout a little faster
+        elif a.is_cpu:  # where products are slightly faster in this layout
             patches = F.unfold(a, self.kernel_size, self.dilation, self.pad, self.stride)
             return self._with_one(patches.transpose(1, 2)).unflatten(0, lead)
         else:
@@ -100,7 +100,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return patches.permute(1, 2, 0).unflatten(0, lead)
 
     def _patches(self, a: Tensor) -> Tensor:
-        """[N, C, H, W] -> [I, N, T] by one copy, several times as fast as torch's `unfold`, which goes by examples."""
+        """Return patches, [N, C, H, W] -> [I, N, T], by one copy: several times as fast as `F.unfold`."""
         (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
         count, channels = a.shape[:2]
@@ -109,7 +109,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         windows = a.as_strided(
             (channels, *self.kernel_size, count, height, width), (*steps, column * self.stride[1]), a.storage_offset()
         )
-        if not self.has_bias:  # always a copy, not a view: its users may work in place
+        if not self.has_bias:  # always a copy, not a view: callers may modify it in place
             return windows.clone(memory_format=torch.contiguous_format).view(self.inputs, count, height * width)
         patches = a.new_empty(self.inputs, count, height * width)
         patches[:-1].view_as(windows).copy_(windows)
@@ -117,7 +117,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return patches
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
-        # Of several replicas torch's own gradient, a convolution with a group for each, can be slower than by patches.
+        # For several replicas, torch's gradient of a grouped convolution can be slower than products with patches.
         gradient = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
         moment = partial(self._second_moment, a, lead) if self._by_offsets(lead) else None
         each = partial(self._example_gradients, a) if lead[1] == 1 and self._by_examples(a) else None
@@ -127,28 +127,31 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         )
 
     def _by_offsets(self, lead: Lead) -> bool:
-        """Whether the second moment of the patches is had faster without them: not of few channels or examples."""
+        """Return whether the second moment is faster without patches: with enough channels and examples."""
         simple = self.stride == (1, 1) and self.dilation == (1, 1) and self.kernel_size != (1, 1)
         return simple and self.in_channels >= FEWEST_CHANNELS and lead[1] * lead[2] >= FEWEST_EXAMPLES
 
     def _second_moment(self, a: Tensor, lead: Lead) -> Tensor:
-        """[(R S B), C, H, W] -> [R, I, I]."""
+        """Return E[a a^T] of the patches: [(R S B), C, H, W] -> [R, I, I]."""
         x = a.unflatten(0, lead).flatten(1, 2)
         return patch_products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
 
     def _mean_patches(self, a: Tensor, lead: Lead) -> Tensor:
-        """[(R S B), C, H, W] -> [R, S, B, I], by sums over rows and then over columns."""
+        """Average the patches over positions, along rows and then columns: [(R S B), C, H, W] -> [R, S, B, I]."""
         (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
-        for axis, size in ((3, width), (2, height)):  # of the image; the places of the kernel take its place
+        for axis, size in ((3, width), (2, height)):  # kernel places replace this image axis
             places, stride = self.kernel_size[axis - 2], self.stride[axis - 2]
-            windows = a.unfold(axis, stride * (size - 1) + 1, self.dilation[axis - 2])  # may be one too many
+            windows = a.unfold(axis, stride * (size - 1) + 1, self.dilation[axis - 2])  # may have one place too many
             a = windows.narrow(axis, 0, places)[..., ::stride].sum(-1)
         return self._with_one(a.flatten(1) / (height * width)).unflatten(0, lead)
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
-        """The sum over B and T of a g^T, with a [(S or 1, B), C, H, W] and g [1, S, B, T, O]: [1, S or 1, I, O]."""
-        if not each:  # samples act as more examples
+        """Return the sum of a g^T over B and T (without `each`, also over S), [1, S or 1, I, O].
+
+        a is [(S or 1, B), C, H, W], and g is [1, S, B, T, O].
+        """
+        if not each:  # treat samples as more examples
             shared = lead[1] < grads.shape[1]
             grads = grads.sum(1, keepdim=True) if shared else grads.flatten(1, 2).unsqueeze(1)
             lead = (1, 1, len(a))
@@ -157,22 +160,22 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         g = grads[0].transpose(2, 3).transpose(0, 1).flatten(1, 2).unflatten(2, self._output_size(a.shape))
         size = [samples * self.outputs, self.in_channels, *self.kernel_size]
         w = conv2d_weight(z, size, g, stride, pad, self.dilation, lead[1])
-        rows = [w.reshape(samples, self.outputs, -1).mT]  # images of another layout give kernels of it
+        rows = [w.reshape(samples, self.outputs, -1).mT]  # reshape: kernels have the images' memory layout
         if self.has_bias:
             rows.append(g.sum((0, 2, 3)).view(samples, 1, -1))
         return torch.cat(rows, 1).unsqueeze(0)
 
     def _example_gradients(self, a: Tensor, grads: Tensor) -> Tensor:
-        """The sum over T of a g^T, with a [(R B), C, H, W] and g [R, 1, B, T, O]: [R, B, I, O]."""
-        examples = grads.flatten(0, 2)[None, :, None]  # as if each were a sample
+        """Sum a g^T over T, with a [(R B), C, H, W] and g [R, 1, B, T, O]; return [R, B, I, O]."""
+        examples = grads.flatten(0, 2)[None, :, None]  # treat each example as a sample
         return self._weight_gradient(a, (1, len(a), 1), examples, True)[0].unflatten(0, (len(grads), -1))
 
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
-        """[(R S B), O, H', W'] -> [R, S, B, T, O]."""
+        """Unfold gradients: [(R S B), O, H', W'] -> [R, S, B, T, O]."""
         return g.flatten(2).transpose(1, 2).unflatten(0, lead)
 
     def fold(self, h: Tensor, a: Tensor) -> Tensor:
-        """[R, S, B, T, O] -> [(R S B), O, H', W']."""
+        """Fold pre-activations: [R, S, B, T, O] -> [(R S B), O, H', W']."""
         return h.flatten(0, 2).transpose(1, 2).unflatten(-1, self._output_size(a.shape))
 
     def _output_size(self, shape: torch.Size) -> tuple[int, int]:
@@ -182,7 +185,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
 
 
 class Patches(torch.autograd.Function):
-    """`ConvSlot._patches`; torch would go through that copy once more, place by place, for its gradient."""
+    """An autograd version of `ConvSlot._patches`, whose gradient is faster than that of torch for a strided copy."""
 
     @staticmethod
     def forward(ctx, a, slot):  # type: ignore[no-untyped-def]
@@ -199,21 +202,22 @@ class Patches(torch.autograd.Function):
 # The second moment of patches ------------------------------------------------------------------------------
 
 Pair = tuple[int, ...]
-"""Down and across."""
+"""Two numbers, vertical and horizontal."""
 
 
 def patch_products(
     x: Float[Tensor, "R N C height width"], kernel: Pair, pad: Pair, one: bool
 ) -> Float[Tensor, "R I I"]:
-    """Return the sum over N and positions of a a^T, for patches a with stride 1 that end with 1 where `one` is set.
+    """Return the sum of a a^T over N and positions, for patches a with stride 1; with `one`, they end with a 1.
 
-    For two places u, v of the kernel it is that of x_c(t + u) x_c'(t + v) over positions t, and so, with s = t + u and
-    d = v - u, of x_c(s) x_c'(s + d) over a box. Pairs of shifted images are multiplied once for each d up to its sign.
+    For two places u, v of the kernel, an entry is the sum of x_c(t + u) x_c'(t + v) over positions t. With s = t + u
+    and d = v - u, it is the sum of x_c(s) x_c'(s + d) over a box of s. So one product of shifted images per d (up to
+    its sign) is enough.
     """
     r, n, c, h, w = x.shape
     places = kernel[0] * kernel[1]
     sides = tuple(size + 2 * p - k + 1 for size, p, k in zip((h, w), pad, kernel, strict=True))
-    # Beyond the last position come zeros, so that all shifted images have as many rows as those they are multiplied by.
+    # Zeros after the last pixel, so that all shifted images have as many rows as their factors.
     images = x.new_zeros(h * w + kernel[1] - 1, r, c, n)
     images[: h * w].unflatten(0, (h, w)).copy_(x.permute(3, 4, 0, 2, 1))
     sums = dict(_blocks(images, (h, w), kernel, pad, sides))
@@ -238,7 +242,7 @@ def patch_products(
 
 
 def _box(size: int, place: int, pad: int, side: int, apart: int = 0) -> Pair:
-    """First and one past the last s = t + u on an axis, over positions t, for which s and s + d are in the image."""
+    """Return the range [start, stop) of s = t + u on one axis for which s and s + d (`apart`) are in the image."""
     first = place - pad
     start = max(0, first, -apart)
     return start, max(start, min(size, first + side, size - apart))
@@ -247,12 +251,12 @@ def _box(size: int, place: int, pad: int, side: int, apart: int = 0) -> Pair:
 def _blocks(
     images: Float[Tensor, "P R C N"], size: Pair, kernel: Pair, pad: Pair, sides: Pair
 ) -> Iterator[tuple[Pair, Float[Tensor, "R C C"]]]:
-    """The sums for ordered pairs of places (numbered row by row): first <= second."""
+    """Yield the sums for pairs of places (numbered row by row) of which the first is not after the second."""
     (h, w), (high, wide) = size, kernel
     r, c = images.shape[1:3]
     for down in range(min(high, h)):
         for across in range(max(1 - wide, 1 - w) if down else 0, min(wide, w)):
-            # Where a row runs over into the next one no box has a position.
+            # Shifts that wrap around to the next row are in no box.
             shift, count = down * w + across, (h - down) * w
             image, shifted = images[:count], images[shift : shift + count]
             each = torch.bmm(image.flatten(0, 1), shifted.flatten(0, 1).mT).view(h - down, -1)

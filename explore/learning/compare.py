@@ -87,7 +87,7 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
     if dataset.task != "classification":
         targets = Standardiser.fit(y)
         y, test_y = (targets.apply(part, rng.dtype) for part in (y, test_y))
-        if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # its square must be finite in single precision
+        if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # squares must be finite in single precision
             raise InputError(
                 f"the targets' standard deviation is {targets.scale.max():.3g}. Rescale them to values near 1"
             )

@@ -195,7 +195,7 @@ class ImageFeed:
         self._mean, self._scale = (t.to(rng.device, rng.dtype)[:, None, None] for t in (mean, scale))
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a tensor [R, b, C, H, W] for the key `[:, part]`, and all images in a new order for `[rows, order]`."""
+        """Return a tensor [R, b, C, H, W] for the key `[:, part]`, or all images in a new order for `[rows, order]`."""
         _, points = key
         if isinstance(points, slice):
             self.ahead(None, points, points.indices(self.shape[1])[1])

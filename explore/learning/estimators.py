@@ -26,7 +26,7 @@ from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
 
-SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # levels of a Gaussian's median and of one standard deviation around it
+SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # levels of a Gaussian's median and mean ± deviation
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 

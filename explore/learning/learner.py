@@ -1,7 +1,7 @@
 """Pool-based active learning: `ask` which points to label, then `tell` their labels.
 
 `ActiveLearner` runs R replicas of an experiment in parallel: `trials` random starts for each acquisition (called an
-arm), in arm-major order on the replica axis. `active_loop` labels from known labels and measures the test error.
+arm), in arm-major order on the replica axis. `active_loop` answers queries with known labels and measures the test error.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ActiveLearner:
         self._renew()
 
     def fit(self) -> Iterator[Epoch]:
-        """Fit to all labels so far, if not done yet; yield after every epoch, or about ten times with several `jobs`."""
+        """Fit to all labels so far, unless already done; yield after every epoch, or ten times with several `jobs`."""
         if self._fitted is not None:
             return
         scales = self._pool.scales()
@@ -156,7 +156,7 @@ class ActiveLearner:
         return self._fitted
 
     def check(self, k: int, times: int = 1, pending: int = 0) -> None:
-        """Raise InputError if `times` batches of k points, besides pending ones, are too many for the pool or a rule."""
+        """Raise InputError if `times` batches of k points, beside pending ones, are too many for the pool or a rule."""
         available = int(self.mask.sum(1).min()) - pending
         check_count("k", k)
         if k * times > available:
@@ -198,7 +198,7 @@ class ActiveLearner:
         return self.model.predict(x)
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
-        """Return low and high ends of the central interval that contains a target at x [P, ...] with probability level."""
+        """Return low and high ends of the central interval that contains a target at x with probability `level`."""
         return self.model.interval(x, level)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:

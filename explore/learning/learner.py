@@ -1,7 +1,7 @@
 """Pool-based active learning: `ask` which points to label, then `tell` their labels.
 
-`ActiveLearner` runs R replicas of an experiment in parallel: `trials` random starts for each acquisition (called an
-arm), in arm-major order on the replica axis. `active_loop` answers queries with known labels and measures the test error.
+`ActiveLearner` runs R replicas of an experiment in parallel: `trials` random starts for each acquisition (arm), in
+arm-major order on the replica axis. `active_loop` answers queries with known labels and measures the test error.
 """
 
 from __future__ import annotations

@@ -79,9 +79,9 @@ class FittedModel:
             y: [P, O] targets ([P] if O = 1), or [P] class indices.
             samples: weight samples for predictions.
             seed: root of all random numbers.
-            standardise: "labelled": standardise inputs by their mean and standard deviation, except for images, which
-                must not be bytes; or "none". A `trained` network needs "none"; its targets are not standardised
-                either.
+            standardise: "labelled" standardises inputs by their mean and standard deviation, but leaves images (which
+                must not be bytes) unchanged; "none" standardises no inputs. A `trained` network needs "none"; its
+                targets are not standardised either.
             calibrate: the share of the examples, at most 0.5, held out of a second fit, to which one factor on the
                 predictive variance is fitted; 0: no calibration. The second fit takes as long as the first.
             device: device to compute on.
@@ -231,7 +231,7 @@ class FittedModel:
         return self.scales.y.undo(drawn.flatten(1, 2)).unflatten(1, drawn.shape[1:3])
 
     def _standardised(self, x: Any) -> StandardisedInputs:
-        """Check inputs and return them, to be standardised on demand. Images scaled by channel must have values of bytes."""
+        """Check inputs, and standardise them on demand. Images scaled by channel must have whole values from 0 to 255."""
         inputs = RawInputs(x, self.rng)
         inputs.check_shape(self.shape, "the training inputs")
         values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as the commands scale images, which are bytes

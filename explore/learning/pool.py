@@ -34,7 +34,7 @@ class Scales(NamedTuple):
 
 
 class Pool:
-    """A pool of P points; each of T trials may use a subset. R = T * arms, arm-major. Arguments: see `ActiveLearner`."""
+    """A pool of P points, with a subset for each of T trials; R = T * arms, arm-major. See `ActiveLearner`."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class Names:
     classes: tuple[str, ...] = ()
 
     def of(self, part: str, target: str) -> str:
-        """Return the column name for a part of a prediction, such as "mean"; it includes the target if there are several."""
+        """Return the column name for a part of a prediction; it ends with the target if there are several."""
         return part if len(self.targets) < 2 else f"{part}_{target}"
 
 

@@ -231,7 +231,7 @@ class FittedModel:
         return self.scales.y.undo(drawn.flatten(1, 2)).unflatten(1, drawn.shape[1:3])
 
     def _standardised(self, x: Any) -> StandardisedInputs:
-        """Check inputs, and standardise them on demand. Images scaled by channel must have whole values from 0 to 255."""
+        """Check inputs, and standardise them on demand. Images scaled by channel need whole values from 0 to 255."""
         inputs = RawInputs(x, self.rng)
         inputs.check_shape(self.shape, "the training inputs")
         values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as the commands scale images, which are bytes

@@ -139,7 +139,7 @@ class RawInputs:
         return part.to(self._device, self._dtype)
 
     def check_shape(self, shape: tuple[int, ...], which: str) -> None:
-        """Raise InputError unless inputs have shape [n, *shape]; `which` names, for the message, what has this shape."""
+        """Raise InputError unless inputs have shape [n, *shape], like `which` (words for the message)."""
         if not len(self) or tuple(self.shape[1:]) != shape:
             expected = ", ".join(map(str, ("n", *shape)))
             raise InputError(f"inputs must have shape [{expected}] like {which}; got {list(self.shape)}")
@@ -227,7 +227,7 @@ class Transform:
         return Transform(kind, tuple(knots for knots, _ in pairs), tuple(scores for _, scores in pairs))
 
     def apply(self, y: Float[np.ndarray, "n O"]) -> Float[np.ndarray, "n O"]:
-        """Convert targets to the scale that they are fitted in. Raise InputError for "log" if a target is not positive."""
+        """Convert targets to the scale that they are fitted in. Raise InputError for the logarithm of a target <= 0."""
         if self.kind == "log" and (y <= 0).any():
             raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm. Use the transform 'none'")
         if self.kind == "rank":

@@ -59,7 +59,7 @@ def modules(settings: Mapping[str, Any]) -> list[str]:
 def references(settings: Mapping[str, Any]) -> list[str]:
     """Return the strings "module:name" in settings, sorted, except for registered environments."""
     plain = {key for key in settings if key in TEXTS}
-    if isinstance(ood := settings.get("ood"), str) and Path(ood).is_absolute():  # otherwise it is the name of a data set
+    if isinstance(ood := settings.get("ood"), str) and Path(ood).is_absolute():  # otherwise the name of a data set
         plain.add("ood")
     texts = _texts({key: value for key, value in settings.items() if key not in plain})
     return sorted({text for text in texts if ":" in text and not _is_registered(text)})

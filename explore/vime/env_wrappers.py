@@ -208,7 +208,7 @@ class VIMEVector(VectorWrapper):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin episodes; the bonus keeps its model and data. If it has no data yet, the first seed also seeds it."""
-        which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # read first: the environment removes it
+        which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment removes it
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])
         self._stepwise.begin(self.bonus.observations.many(observations, self.num_envs), which)

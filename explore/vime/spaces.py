@@ -16,7 +16,7 @@ from explore import registry
 from explore.core.errors import InputError, listed, one_of, raised, shown
 
 Array = NDArray[Any]
-LARGEST = 1024  # numbers in a vector; with more, an update of the dynamics model takes seconds
+LARGEST = 1024  # numbers in a vector; with this many, an update of the dynamics model takes seconds
 Encoder = Callable[[Any], Array]
 """A function from a batch of observations of a vector environment to an array or a tensor [n, D]."""
 ENCODER = "pass an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
@@ -51,7 +51,7 @@ class Vectors:
                 raise InputError(f"{name} have {size}; the dynamics model takes at most {LARGEST}{hint}")
         else:
             try:
-                self.size = self.one(deepcopy(space).sample()).shape[1]  # a copy: the space's random state belongs to the environment
+                self.size = self.one(deepcopy(space).sample()).shape[1]  # a copy keeps the space's random state
             except InputError:
                 raise
             except Exception as error:  # whatever the user's own function raises

@@ -83,7 +83,7 @@ def _git() -> dict[str, Any] | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # the package may be in a virtual environment inside another checkout
+        git("ls-files", "--error-unmatch", "__init__.py")  # else: a virtual environment in another checkout
         return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return None

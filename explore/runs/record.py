@@ -1,8 +1,8 @@
 """The run folder: the files of a run, and resuming an interrupted run.
 
-    config.json      id of the run, also stored in its other files; settings, which determine the results; sessions, with
-                     command line, versions and device of each start; former, only after the run was extended: hashes of
-                     its earlier settings
+    config.json      id: of the run, also stored in its other files; settings: all that determine the results; sessions:
+                     command line, versions and device of each start; former: hashes of earlier settings, if the run was
+                     extended
     metrics.jsonl    one line per series and step: {"series": ..., "step": ..., tag: number, ...}, as in TensorBoard
     results.csv      all results; the columns depend on the command
     selected.csv     chosen points in their order; the columns depend on the command
@@ -58,7 +58,7 @@ class Run:
         self, folder: Path, config: dict[str, Any], saved: Mapping[str, Any], lock: BaseFileLock | None = None
     ):
         self.folder, self.config, self.state, self._lock = folder, config, saved["state"], lock
-        self._step = saved.get("step")  # the last step of earlier TensorBoard events to show, or one by series; None: all
+        self._step = saved.get("step")  # last step of earlier TensorBoard events to show, or one per series; None: all
         self._last: dict[str, Any] = {"step": saved.get("step", 0), "tables": saved.get("tables", {})}
         self._before: dict[str, Any] | None = saved.get("before")  # the same for the checkpoint before the last one
         self._writers: dict[str, SummaryWriter] = {}

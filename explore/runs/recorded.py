@@ -138,8 +138,7 @@ def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
 def read(cls: type[Record], recorded: Any, name: str) -> Record:
     """Restore a dataclass from the result of `written`; `name` is the file, for messages.
 
-    Settings with a default may be missing, as in files of older versions; a warning names them. Other missing settings
-    and unknown ones raise InputError.
+    Settings with a default may be missing (older versions); a warning names them. Other differences raise InputError.
     """
     hints = get_type_hints(cls)
     defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]

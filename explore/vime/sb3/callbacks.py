@@ -122,8 +122,8 @@ class VIMECallback(BaseCallback):
         inner = normalise.venv.step_wait
 
         def step_wait() -> Any:
-            # VecNormalize clips last observations and does not store raw ones. An additional wrapper would fail
-            # EvalCallback's comparison of wrappers.
+            # VecNormalize clips last observations and does not store raw ones. A wrapper would do, but EvalCallback
+            # expects the same wrappers around its own environments.
             step = inner()
             self._ends = last_observations(step[3])
             return step

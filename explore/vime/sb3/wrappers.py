@@ -18,7 +18,7 @@ from explore.vime.spaces import Array
 
 
 class VIMEVecEnv(VecEnvWrapper):
-    """Vectorised environments whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
+    """A `VecEnv` whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
 
     The algorithm's seed also seeds the bonus. Wrap the raw environments with it, and put VecNormalize around it.
     """

@@ -25,8 +25,8 @@ POLE_INERTIA = POLE_MASS * (0.1**2 + 1) / 12  # about its centre of mass, half a
 class CartPoleSwingup(RigidBodies):
     """A pole on a cart, swung up by a force of up to 10 N on the cart.
 
-    Observations: position x and velocity of the cart, angle (0 is up) and angular velocity of the pole. Sparse reward: 1
-    if cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode ends if abs(x) > 3.
+    Observations: x and velocity of the cart, angle (0 is up) and angular velocity of the pole. Sparse reward: 1 if
+    cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode ends if abs(x) > 3.
     `reset="rllab"` starts with separated joints, which the first step jolts together; "consistent" starts joined.
     """
 
@@ -118,10 +118,7 @@ class CartPoleSwingup(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Do one iteration of Box2D's position correction of `state` [5, M], first the hinge, then the track.
-
-    Return a mask [M] of the copies in which a joint was off.
-    """
+    """Correct positions `state` [5, M] by one Box2D iteration, hinge then track; return a mask [M] of joint errors."""
     x, y, cx, cy, angle = state
     arm = HEIGHT / 2
     rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)

@@ -22,9 +22,9 @@ ABOUT_END = INERTIA + MASS / 4
 class DoublePendulum(RigidBodies):
     """Two hanging links, swung up by a torque of up to 50 N m between them; episodes never terminate.
 
-    Observations: sine, cosine and velocity of both angles (0 hangs down). Dense reward: minus the distance (m) between
-    the tip and (0, 2); x of the tip has the wrong sign, as in rllab. Sparse reward: 1 if the distance is below the
-    threshold, which is 1 in VIME's code and 0.1 in its paper.
+    Observations: sine, cosine and velocity of both angles (0 hangs down). Dense reward: minus the distance (m) of the
+    tip from (0, 2), where the tip's x offset has the wrong sign, as in rllab. Sparse reward: 1 if this distance is
+    below the threshold, which is 1 in VIME's code and 0.1 in its paper.
     """
 
     about = "swing two links up by the joint between them"
@@ -117,10 +117,7 @@ class DoublePendulum(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Do one iteration of Box2D's position correction of `state` [6, M], first the lower joint, then the upper one.
-
-    Return a mask [M] of the copies in which a joint was off.
-    """
+    """Correct positions `state` [6, M] by one Box2D iteration, lower joint first; return a mask [M] of joint errors."""
     x1, y1, a1, x2, y2, a2 = state
     px1, py1 = 0.5 * np.sin(a1), -0.5 * np.cos(a1)  # from the centre to the lower end
     px2, py2 = 0.5 * np.sin(a2), -0.5 * np.cos(a2)

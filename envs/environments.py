@@ -70,7 +70,7 @@ MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 
 
 class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
-    """A vector environment with `num_envs` copies of a simulation; a single environment with the same seed is equal.
+    """A vector environment with `num_envs` copies of a simulation, equal to single environments with the same seeds.
 
     Autoreset mode NEXT_STEP: the step after the end of an episode ignores the action. SAME_STEP: at the end of an
     episode, observations are those after the reset, and the last ones are in `info["final_obs"]`.

@@ -79,7 +79,7 @@ class Simulation(ABC):
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> Array: ...  # the random numbers [D] of one reset
     @abstractmethod
-    def start(self, where: Array, draws: Array) -> None: ...  # begins episodes in the copies `where` [M] from draws [M, D]
+    def start(self, where: Array, draws: Array) -> None: ...  # new episodes in the copies `where` [M] from draws [M, D]
     # Act in all copies, actions [n, ...]; return rewards [n] and whether the episode has ended [n].
     @abstractmethod
     def step(self, actions: Array) -> tuple[Array, Array]: ...
@@ -127,7 +127,7 @@ class RigidBodies(Simulation):
     def outcome(self) -> tuple[Array, Array]: ...  # rewards [n] and ends [n] for the current bodies
 
     def advance(self, force: Array) -> None:
-        """Move the bodies one time step by the equations of motion; force [n]. Tasks only for Box2D do not override it."""
+        """Move the bodies one time step by the equations of motion; force [n]. Box2D-only tasks do not override it."""
         raise NotImplementedError
 
     def start(self, where: Array, draws: Array) -> None:

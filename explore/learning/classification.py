@@ -38,7 +38,7 @@ class Classified(NamedTuple):
 
 
 def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None) -> Classified:
-    """Predict the classes of inputs x [1, P, ...], whose true classes y may be known. Processes share the inputs."""
+    """Predict the classes of inputs x [1, P, ...]; y are the true ones, if known. Several processes share the work."""
     likelihood, noise = predictor.likelihood, predictor.noise
 
     def of(part: slice, out: Float[Tensor, "R S b O"]) -> tuple[Tensor, Tensor]:

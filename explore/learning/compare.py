@@ -46,7 +46,7 @@ class Splits(NamedTuple):
     test_x: Tensor
     test_y: Tensor
     scale: Tensor | None  # [R, O] standard deviation of the original targets; None for classes
-    scales: Scales | None = None  # that the examples were standardised with
+    scales: Scales | None = None  # used to standardise the examples
 
 
 class Measured(NamedTuple):
@@ -144,8 +144,8 @@ def follow_candidates(
         jobs: processes that share the splits, see `explore.learning.fit.sharded_fit`.
 
     Yields:
-        `Epoch` after each epoch (in several processes only after measured ones), followed at the measured epochs (about
-        `POINTS`) by a list with the `Measured` of each posterior.
+        `Epoch` after each epoch (in several processes only after measured epochs). After about `POINTS` of them, a list
+        with the `Measured` of each posterior follows.
     """
     if splits.scale is not None and (kind := posteriors[0].likelihood).scaling == "none":
         raise InputError(

@@ -26,7 +26,7 @@ from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
 
-SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # levels of a Gaussian's median and mean ± deviation
+SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # Gaussian probabilities below -1, 0 and 1
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -52,7 +52,7 @@ class _Bayesian(BaseEstimator):
         target_transform: Any = "none",
         keep_na: Any = False,
         random_state: Any = None,
-    ):  # unchecked, as in scikit-learn: `fit` checks them
+    ):  # of any type, as in scikit-learn: `fit` checks them
         self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
         self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
         self.calibrate, self.noise, self.keep_na, self.random_state = calibrate, noise, keep_na, random_state

@@ -29,7 +29,7 @@ from explore.inference.base import Predictive
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop"]
 PADDING = 4  # pixels added at each side before a random crop
-AREA, RATIO = (0.08, 1.0), 4 / 3  # of a resized crop: its share of the image, its largest aspect ratio
+AREA, RATIO = (0.08, 1.0), 4 / 3  # share of the image and largest aspect ratio of a resized crop
 
 
 class Epoch(NamedTuple):
@@ -225,7 +225,7 @@ class ImageFeed:
         return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
     def ahead(self, order: Int[Tensor, "... n"] | None, part: slice, then: int) -> None:
-        """Start decoding images in files: a part of `order` (None: unshuffled), and equally many from `then` on."""
+        """Start decoding images in files: a `part` of `order` (None: unshuffled), and equally many from `then` on."""
         if not isinstance(self._images, ImageFiles):
             return
         order = torch.arange(self.shape[1]) if order is None else order

@@ -1,4 +1,4 @@
-"""Identity checks of posteriors and points: saved results are only used with those that they were computed for."""
+"""Identity of posteriors and points, to check that saved results belong to them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def find(
 ) -> Int[Tensor, "R n"]:
     """Return the indices of points with the fingerprints `wanted`; equal points are interchangeable.
 
-    A replica keeps its indices `before` if they are all still right. Raise InputError for points that are not there.
+    A replica keeps its indices `before` if all are still correct. Raise InputError for missing or forbidden points.
     """
     places = before.cpu().numpy().copy()
     for r, (rows, old, may) in enumerate(zip(wanted, places, allowed.cpu().numpy(), strict=True)):

@@ -43,7 +43,7 @@ class Fitted(NamedTuple):
 
 
 class ActiveLearner:
-    """A learner that chooses points of a pool to label, by a posterior fitted to the labels so far.
+    """An active learner: it fits a posterior to the labels so far, and chooses the next points of a pool to label.
 
     Args:
         posterior: the posterior, fitted from scratch after every `tell`.

@@ -171,7 +171,7 @@ def predictions(
     fitted: FittedModel, names: Names, transform: Transform, x: np.ndarray, level: float | None = None,
     quantiles: Sequence[float] = (),
 ) -> pd.DataFrame:  # fmt: skip
-    """Predict inputs [P, D] in original units of transformed targets; see `LoadedRun.predict`."""
+    """Predict inputs [P, D], and convert transformed targets back to original units; see `LoadedRun.predict`."""
     if names.classes:
         if quantiles or level is not None:
             option = "quantiles" if quantiles else "level"

@@ -86,10 +86,10 @@ class ModelSettings:
     posterior_settings: Values = field(default_factory=dict)
     likelihood: str = ""
     likelihood_settings: Values = field(default_factory=dict)
-    posteriors: Mapping[str, Candidate] = field(default_factory=dict)  # of a comparison, by label
+    posteriors: Mapping[str, Candidate] = field(default_factory=dict)  # for a comparison, by label
     task: Task = "classification"
     hidden: tuple[int, ...] = ()
-    net: str | None = None  # of images
+    net: str | None = None  # for images
     net_settings: Values = field(default_factory=dict)
     outputs: tuple[float, ...] | None = None  # that identify a user's network
     amp: bool = False

@@ -139,7 +139,7 @@ class RawInputs:
         return part.to(self._device, self._dtype)
 
     def check_shape(self, shape: tuple[int, ...], which: str) -> None:
-        """Raise InputError unless inputs have shape [n, *shape], like `which` (words for the message)."""
+        """Raise InputError unless inputs have shape [n, *shape]; the message says that `which` has this shape."""
         if not len(self) or tuple(self.shape[1:]) != shape:
             expected = ", ".join(map(str, ("n", *shape)))
             raise InputError(f"inputs must have shape [{expected}] like {which}; got {list(self.shape)}")
@@ -157,7 +157,7 @@ class StandardisedInputs:
 
 
 def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
-    """Convert finite real numbers to a tensor; device and dtype stay. With `gaps`, values may be NaN."""
+    """Convert finite real numbers to a tensor of the same device and dtype. With `gaps`, values may be NaN."""
     try:
         # Writable: arrays from pandas are often read-only, and torch warns about those.
         values = values if isinstance(values, Tensor | np.memmap) else np.require(values, requirements="W")

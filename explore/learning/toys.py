@@ -58,7 +58,7 @@ def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], 
 
 
 def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: int) -> Boundary:
-    """Fit two moons of 100 points each."""
+    """Fit a classification of two moons with 100 points each."""
     stream = rng.stream("toy", 1)
     points, classes = make_moons(200, noise=0.2, random_state=rng.seed % 2**32)
     x = stream.tensor((points - points.mean(0)) / points.std(0)).unsqueeze(0)

@@ -70,7 +70,7 @@ def _is_registered(text: str) -> bool:
     module, _, identifier = text.partition(":")
     if module != ENVIRONMENTS:
         return False
-    from explore.envs import ENVS  # which imports Gymnasium, too
+    from explore.envs import ENVS  # imports Gymnasium, so only if needed
 
     return identifier in ENVS
 

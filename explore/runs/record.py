@@ -93,7 +93,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """Open a run to resume its last checkpoint. Raise InputError if it is damaged, mixed, in use or unsupported."""
+        """Open a run to resume from its last checkpoint. Raise InputError if it is in use, damaged or too old."""
         read_config(folder)
         _check_name(folder)
         lock = files.lock(folder)

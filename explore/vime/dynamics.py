@@ -26,7 +26,7 @@ from explore.nets.protocols import width
 
 
 class Replay:
-    """The last `capacity` transitions: an observation and an action (I `inputs`), and the next one (O `outputs`)."""
+    """The last `capacity` transitions: observation and action (I `inputs`), and next observation (O `outputs`)."""
 
     def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
         self.capacity, self.total = capacity, 0
@@ -183,7 +183,7 @@ class Dynamics:
 
     @property
     def alive(self) -> bool:
-        """Whether the fit is intact (has not diverged)."""
+        """Whether the fit has not diverged."""
         return bool(self.state.posterior.common.alive.all())
 
     @property

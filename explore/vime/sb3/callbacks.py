@@ -150,7 +150,7 @@ class VIMECallback(BaseCallback):
         before, self._last = self._last, self._raw(self.locals["new_obs"])
         ends = last_observations(self.locals["infos"]) if normalise is None else self._ends
         after = following(self.bonus.observations, self._last, ends)
-        # Algorithms for discrete actions only have no clipped actions.
+        # Algorithms that support only discrete actions have no clipped ones.
         actions = self.bonus.actions.many(self.locals.get("clipped_actions", self.locals["actions"]))
         self._steps.append((before, actions, after, dones.copy()))
         self._extrinsic.add(normalise.get_original_reward() if normalise else self.locals["rewards"], dones)

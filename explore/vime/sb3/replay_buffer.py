@@ -128,7 +128,7 @@ class VIMENStepReplayBuffer(VIMEReplayBuffer, NStepReplayBuffer):
 
 
 class VIMEHerReplayBuffer(VIMEDictReplayBuffer, HerReplayBuffer):
-    """`VIMEReplayBuffer` for hindsight experience replay; transitions relabelled with another goal get a bonus, too."""
+    """`VIMEReplayBuffer` for hindsight experience replay; transitions relabelled with a new goal keep their bonus."""
 
     _more = ("env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict")
 

@@ -67,7 +67,7 @@ class VIMEVecEnv(VecEnvWrapper):
 
 
 def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
-    """Return an environment in `Monitor` inside `VIME`, so that ep_rew_mean does not include the bonus."""
+    """Wrap an environment in `Monitor` and then in `VIME`, so that ep_rew_mean does not include the bonus."""
     env = gym.make(env) if isinstance(env, str) else env
     return VIME(env if is_wrapped(env, Monitor) else Monitor(env), **settings)
 

@@ -1,7 +1,7 @@
-"""Gymnasium environments that come with explore; importing this package registers them, also in batched form.
+"""Gymnasium environments of explore; importing this package registers them, also as vector environments.
 
-`gym.make("explore.envs:explore/SparseMountainCar-v0")` imports it by itself. Every `Simulation` that a file of this
-package defines is registered, under the name of its class.
+`gym.make("explore.envs:explore/SparseMountainCar-v0")` imports the package automatically. Every concrete `Simulation`
+class in a file of this package is registered under the name of its class.
 """
 
 import importlib as _importlib
@@ -13,7 +13,7 @@ import gymnasium as _gym
 from explore.core.errors import InputError as _InputError
 from explore.envs.simulation import Simulation as _Simulation
 
-#: Identifier -> one line about the environment.
+#: Environment id -> description in one line.
 ENVS: dict[str, str] = {}
 
 

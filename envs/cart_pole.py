@@ -16,17 +16,18 @@ from explore.envs import simulation
 from explore.envs.simulation import ANGULAR_SLOP, GRAVITY, SLOP, Array, RigidBodies, Shape, World, box
 
 WIDTH, HEIGHT = 4 / 12**0.5, 3 / 12**0.5
-RAIL = -0.1  # rllab's rail joins the centres of track and cart, so that the cart drops to it from HEIGHT / 2
+RAIL = -0.1  # rllab's rail joins the centres of track and cart, so the cart drops to it from HEIGHT / 2
 CART_MASS, POLE_MASS = 1.0, 0.1
 CART_INERTIA = CART_MASS * (WIDTH**2 + HEIGHT**2) / 12
 POLE_INERTIA = POLE_MASS * (0.1**2 + 1) / 12  # about its centre of mass, half a metre from the hinge
 
 
 class CartPoleSwingup(RigidBodies):
-    """A force of up to 10 N on the cart; observed are x, its velocity, the pole's angle (0 is up) and velocity.
+    """A pole on a cart, swung up by a force of up to 10 N on the cart.
 
-    Sparse reward: 1 where cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode
-    ends where abs(x) > 3. `reset="rllab"` starts with loose joints, which a jolt closes; "consistent" starts joined.
+    Observations: x and velocity of the cart, angle (0 is up) and angular velocity of the pole. Sparse reward: 1 if
+    cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode ends if abs(x) > 3.
+    `reset="rllab"` starts with separated joints, which the first step jolts together; "consistent" starts joined.
     """
 
     about = "swing a pole up on a cart and keep it there"
@@ -76,7 +77,7 @@ class CartPoleSwingup(RigidBodies):
             pole[4] = -0.5 * spin * np.sin(angle)
 
     def advance(self, force: Array) -> None:
-        """Take one step of Box2D: gravity, force, joints' impulses (solved for), Euler, positions (iterated)."""
+        """Take one time step as Box2D does: gravity, force, joint impulses (exact), Euler step, position correction."""
         h, (cart, pole) = self.step_size, self.bodies
         x, angle = cart[0], pole[2]
         rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)  # from the pole's centre of mass to the hinge
@@ -84,7 +85,7 @@ class CartPoleSwingup(RigidBodies):
         u = cart[3] + h / CART_MASS * force
         vx, vy, spin = pole[3], pole[4] - h * GRAVITY, pole[5]
 
-        # The hinge moves with the cart, which the track lets move along x alone: impulse (px, py) on the pole.
+        # The hinge moves with the cart, which the track restricts to the x axis: impulse (px, py) on the pole.
         kxx = 1 / POLE_MASS + 1 / CART_MASS + ry * ry / POLE_INERTIA
         kyy = 1 / POLE_MASS + rx * rx / POLE_INERTIA
         px, py = simulation.solve(kxx, -rx * ry / POLE_INERTIA, kyy, u - vx + spin * ry, -vy - spin * rx)
@@ -117,7 +118,7 @@ class CartPoleSwingup(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Iterate Box2D's position correction of `state` [5, M]: the hinge, then the track; return where it was off [M]."""
+    """Correct positions `state` [5, M] by one Box2D iteration, hinge then track; return a mask [M] of joint errors."""
     x, y, cx, cy, angle = state
     arm = HEIGHT / 2
     rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)

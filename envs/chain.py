@@ -12,9 +12,9 @@ from explore.envs.simulation import Array, Shape, Simulation, box
 
 
 class Chain(Simulation):
-    """States 0 to length - 1; one starts in state 1 and goes left (0) or right (1) for length + 9 steps.
+    """A chain of states 0 to length - 1. Episodes start in state 1 and have length + 9 steps, left (0) or right (1).
 
-    Being in state 0 after a step pays 0.001, in the last state 1: always going right is best and returns 12.
+    The reward after a step is 0.001 in state 0 and 1 in the last state. Always going right is optimal and returns 12.
     """
 
     about = "walk to the far end of a row of states; the best return is known"

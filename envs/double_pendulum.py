@@ -1,4 +1,4 @@
-"""Two links, a motor between them: rllab's DoublePendulum and VIME's sparse version of it.
+"""Two links with a motor between them: rllab's DoublePendulum and VIME's sparse version of it.
 
 Duan et al. 2016, "Benchmarking Deep Reinforcement Learning for Continuous Control"; Houthooft et al. 2016, "VIME".
 """
@@ -20,10 +20,11 @@ ABOUT_END = INERTIA + MASS / 4
 
 
 class DoublePendulum(RigidBodies):
-    """A torque of up to 50 N m between the links; observed are sine, cosine and velocity of both angles (0 hangs).
+    """Two hanging links, swung up by a torque of up to 50 N m between them; episodes never terminate.
 
-    Sparse reward: 1 where the tip, with rllab's x of the wrong sign, is nearer to (0, 2) than the threshold (m): 1 in
-    VIME's code, 0.1 in its paper. Dense reward: minus the distance. It never ends.
+    Observations: sine, cosine and velocity of both angles (0 hangs down). Dense reward: minus the distance (m) of the
+    tip from (0, 2), where the tip's x offset has the wrong sign, as in rllab. Sparse reward: 1 if this distance is
+    below the threshold, which is 1 in VIME's code and 0.1 in its paper.
     """
 
     about = "swing two links up by the joint between them"
@@ -60,7 +61,7 @@ class DoublePendulum(RigidBodies):
         bodies[:, 5] = 0.01 * draws[2:]
 
     def advance(self, force: Array) -> None:
-        """Take one step of Box2D: gravity, motor, joints' impulses (solved for), Euler, positions (iterated)."""
+        """Take one time step as Box2D does: gravity, motor, joint impulses (exact), Euler step, position correction."""
         h, (one, two) = self.step_size, self.bodies
         a1, a2 = one[2], two[2]
         s1, c1, s2, c2 = np.sin(a1), np.cos(a1), np.sin(a2), np.cos(a2)  # (c, s): where a link's end moves
@@ -116,7 +117,7 @@ class DoublePendulum(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Iterate Box2D's position correction of `state` [6, M]: lower joint, then upper; return where it was off [M]."""
+    """Correct positions `state` [6, M] by one Box2D iteration, lower joint first; return a mask [M] of joint errors."""
     x1, y1, a1, x2, y2, a2 = state
     px1, py1 = 0.5 * np.sin(a1), -0.5 * np.cos(a1)  # from the centre to the lower end
     px2, py2 = 0.5 * np.sin(a2), -0.5 * np.cos(a2)

@@ -1,4 +1,4 @@
-"""Simulations as Gymnasium environments: one as `gymnasium.Env`, many as one `gymnasium.vector.VectorEnv`."""
+"""Simulations as Gymnasium environments: a single copy as `gymnasium.Env`, several copies as a `VectorEnv`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH, HEIGHT = 480, 320
 
 
 def picture(simulation: Simulation, i: int = 0) -> Array:
-    """Copy `i` as an array [320, 480, 3] of bytes."""
+    """Draw copy `i` of a simulation as an array [320, 480, 3] of bytes."""
     x, y, half = simulation.view
     image = Image.new("RGB", (WIDTH, HEIGHT), "white")
     draw = ImageDraw.Draw(image)
@@ -35,9 +35,9 @@ def picture(simulation: Simulation, i: int = 0) -> Array:
 
 
 class SimulationEnv(gym.Env[Array, Any]):
-    """One copy of a simulation ("module:Class" of a `Simulation`, and its settings).
+    """An environment with one copy of a simulation, given by "module:Class" and its settings.
 
-    `gym.make(name, render_mode="human")` puts Gymnasium's `HumanRendering` around it, which needs pygame.
+    `gym.make(name, render_mode="human")` wraps it in Gymnasium's `HumanRendering`, which needs pygame.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
@@ -70,10 +70,10 @@ MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 
 
 class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
-    """`num_envs` copies of a simulation, with the episodes of single environments with the same seeds.
+    """A vector environment with `num_envs` copies of a simulation, equal to single environments with the same seeds.
 
-    In autoreset mode NEXT_STEP the step after an end ignores the action; in SAME_STEP observations are those after the
-    reset, with the last ones in `info["final_obs"]`.
+    Autoreset mode NEXT_STEP: the step after the end of an episode ignores the action. SAME_STEP: at the end of an
+    episode, observations are those after the reset, and the last ones are in `info["final_obs"]`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
@@ -130,7 +130,7 @@ class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
         rewards = np.asarray(rewards, np.float64)
         self._steps += 1
         truncated = self._steps >= self._limit
-        if waiting.size:  # NEXT_STEP: this step was their reset
+        if waiting.size:  # NEXT_STEP: this step resets them
             self._begin(waiting)
             rewards[waiting], terminated[waiting], truncated[waiting] = 0.0, False, False
         observations, infos = self.simulation.observe(), {}

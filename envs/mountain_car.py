@@ -19,9 +19,10 @@ TRACK = np.stack([_I / 50, 1 + np.sin((_I / 100 - 0.5) * np.pi)], axis=1)
 
 
 class MountainCar(RigidBodies):
-    """A force of up to 1 N along the car; observed are x and its velocity. Only Box2D simulates it.
+    """A car in a valley, driven by a force of up to 1 N along its axis; simulated by Box2D only.
 
-    Where x >= threshold or abs(x) >= 2 the episode ends, with the sparse reward 1. Dense reward: the height minus 1.
+    Observations: x and its velocity. The episode ends if x >= threshold or abs(x) >= 2. Sparse reward: 1 at the end.
+    Dense reward: the height minus 1.
     """
 
     about = "drive a weak car out of a valley"

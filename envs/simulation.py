@@ -1,4 +1,4 @@
-"""Simulations: `n` copies of an environment, stepped together, by Box2D or by parts of its solver."""
+"""Simulations: `n` copies of an environment that step together, by Box2D or by NumPy versions of its equations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from explore import registry
 from explore.core.errors import InputError, one_of
 
-LARGE = 1e6  # rllab's bound of an observation
+LARGE = 1e6  # rllab's bound on observations
 Array = NDArray[Any]
 GRAVITY = 10.0
-SLOP, ANGULAR_SLOP = 0.005, 2 / 180 * np.pi  # errors of a joint that Box2D lets be (m, rad)
-MAX_ROTATION = 0.5 * np.pi  # of a body in a step
+SLOP, ANGULAR_SLOP = 0.005, 2 / 180 * np.pi  # joint errors that Box2D tolerates (m, rad)
+MAX_ROTATION = 0.5 * np.pi  # of a body per step
 
 
 class World(NamedTuple):
-    """A Box2D world, its moving bodies in simulation order, and the function that applies force or torque."""
+    """A Box2D world, its moving bodies in simulation order, and the function that applies the force or torque."""
 
     world: Any
     bodies: list[Any]
@@ -36,16 +36,16 @@ def push(body: Any, force: float) -> None:
 
 
 def drive(joint: Any, torque: float) -> None:
-    """Apply a torque (N m): the motor runs at its maximum torque."""
+    """Apply a torque (N m), as the maximum torque of the joint's motor."""
     joint.motorSpeed = 1e5 if torque > 0 else -1e5
     joint.maxMotorTorque = abs(torque)
 
 
 def load_box2d() -> Any:
-    """Return the module Box2D; refuse to continue without it."""
+    """Return the module Box2D. Raise InputError if it is not installed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SWIG's; made an error, it kills the interpreter
+            warnings.simplefilter("ignore")  # SWIG's; as an error, it would kill the interpreter
             import Box2D
     except ImportError as error:
         hint = 'cart-pole and double pendulum run without it, with physics="equations"'
@@ -61,17 +61,17 @@ class Shape(NamedTuple):
 
 
 class Simulation(ABC):
-    """`n` copies of one environment, reset from numbers that `draw` takes from each copy's own generator."""
+    """`n` copies of an environment. Resets use random numbers that `draw` takes from each copy's own generator."""
 
     about: ClassVar[str]  # one line for `explore list envs`
-    #: Beginning of the name under which it is registered -> what is special about it, and its settings.
+    #: Prefix of the registered name -> description of this variant, and its settings.
     variants: ClassVar[dict[str, tuple[str, dict[str, Any]]]] = {"": ("", {})}
-    time_limit: ClassVar[int | None] = 500  # steps after which an episode is cut off; None: after `horizon`
+    time_limit: ClassVar[int | None] = 500  # steps after which an episode is truncated; None: after `horizon`
     observation_space: gym.spaces.Box  # of one copy
     action_space: gym.spaces.Space[Any]
     frames_per_second: ClassVar[int] = 20
-    view: ClassVar[tuple[float, float, float]]  # centre and half the width of the picture, in metres
-    horizon: int | None = None  # steps of every episode, where they depend on the settings and there is no time limit
+    view: ClassVar[tuple[float, float, float]]  # centre and half width of the picture, in metres
+    horizon: int | None = None  # steps of each episode, if they depend on settings instead of `time_limit`
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -79,21 +79,21 @@ class Simulation(ABC):
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> Array: ...  # the random numbers [D] of one reset
     @abstractmethod
-    def start(self, where: Array, draws: Array) -> None: ...  # episodes in the copies `where` [M] from draws [M, D]
+    def start(self, where: Array, draws: Array) -> None: ...  # new episodes in the copies `where` [M] from draws [M, D]
     # Act in all copies, actions [n, ...]; return rewards [n] and whether the episode has ended [n].
     @abstractmethod
     def step(self, actions: Array) -> tuple[Array, Array]: ...
     @abstractmethod
     def observe(self) -> Array: ...  # observations [n, O], single precision
     @abstractmethod
-    def shapes(self, i: int) -> Sequence[Shape]: ...  # a picture of one copy, from the back to the front
+    def shapes(self, i: int) -> Sequence[Shape]: ...  # a picture of one copy, from back to front
 
 
 class RigidBodies(Simulation):
-    """Bodies in the plane, moved by one force or torque; `sparse` is VIME's reward instead of rllab's.
+    """Rigid bodies in a plane, moved by one force or torque; `sparse` selects VIME's reward instead of rllab's.
 
-    `bodies` [K, 6, n] holds x, y, angle of each body's origin, vx, vy of its centre of mass, and its angular velocity,
-    as simulated by Box2D, the reference, or by the same "equations" in NumPy, all copies at once.
+    `bodies` [K, 6, n] has x, y and angle of each body's origin, vx and vy of its centre of mass, and its angular
+    velocity. `physics="box2d"` is the reference; "equations" is the same in NumPy, for all copies at once.
     """
 
     variants: ClassVar = {
@@ -102,7 +102,7 @@ class RigidBodies(Simulation):
     }
     limit: ClassVar[float]  # an action of 1 is this force (N) or torque (N m)
     step_size: ClassVar[float] = 0.05  # s
-    iterations: ClassVar[tuple[int, int]] = (8, 3)  # of velocities and of positions
+    iterations: ClassVar[tuple[int, int]] = (8, 3)  # of the velocity and position solvers
     frame_skip: ClassVar[int] = 1
     initial: ClassVar[Array]  # positions of the bodies [K, 2]
     observations: ClassVar[int]
@@ -122,12 +122,12 @@ class RigidBodies(Simulation):
     @abstractmethod
     def build(box2d: Any) -> World: ...  # bodies at their initial positions
     @abstractmethod
-    def place(self, bodies: Array, draws: Array) -> None: ...  # change bodies [K, 6, M] by draws [D, M]
+    def place(self, bodies: Array, draws: Array) -> None: ...  # changes bodies [K, 6, M] by draws [D, M]
     @abstractmethod
-    def outcome(self) -> tuple[Array, Array]: ...  # reward [n] and end [n] of the present bodies
+    def outcome(self) -> tuple[Array, Array]: ...  # rewards [n] and ends [n] for the current bodies
 
     def advance(self, force: Array) -> None:
-        """Move the bodies one time step by the equations of motion; force [n]. A task for Box2D alone has none."""
+        """Move the bodies one time step by the equations of motion; force [n]. Box2D-only tasks do not override it."""
         raise NotImplementedError
 
     def start(self, where: Array, draws: Array) -> None:
@@ -139,7 +139,7 @@ class RigidBodies(Simulation):
             self.start_worlds(where)
 
     def start_worlds(self, where: Array) -> None:
-        """Replace the worlds of placed bodies: the joints of old ones remember impulses."""
+        """Create new Box2D worlds for the copies `where`, since joints of the old ones store impulses."""
         for i in where.tolist():
             self.worlds[i] = self.build(self.box2d)
             for body, (x, y, angle, vx, vy, spin) in zip(
@@ -158,7 +158,7 @@ class RigidBodies(Simulation):
         return self.outcome()
 
     def step_worlds(self, force: Array) -> None:
-        """Take one time step of all worlds under forces [n]."""
+        """Take one time step in all Box2D worlds, with forces [n]."""
         for i, f in enumerate(force.tolist()):
             world = self.worlds[i]
             world.act(f)
@@ -167,7 +167,7 @@ class RigidBodies(Simulation):
                 self.bodies[k, :, i] = (*body.position, body.angle, *body.linearVelocity, body.angularVelocity)
 
     def outlines(self, i: int, locals_: Sequence[Array], fills: Sequence[str]) -> list[Shape]:
-        """The bodies of copy `i` from their corners in their own frames."""
+        """Return the shapes of the bodies of copy `i`, from their corners in body coordinates."""
         placed = []
         for (x, y, angle), corners, fill in zip(self.bodies[:, :3, i], locals_, fills, strict=True):
             c, s = np.cos(angle), np.sin(angle)
@@ -176,13 +176,13 @@ class RigidBodies(Simulation):
 
 
 def box(width: float, height: float, bottom: float) -> Array:
-    """Corners [4, 2] of a rectangle centred at x = 0."""
+    """Return the corners [4, 2] of a rectangle centred at x = 0."""
     w = width / 2
     return np.array([(-w, bottom), (w, bottom), (w, bottom + height), (-w, bottom + height)])
 
 
 def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
-    """Return `n` copies of the simulation "module:Class"."""
+    """Create `n` copies of the simulation at "module:Class"."""
     cls = registry.load(simulation, "simulation")
     if not (isinstance(cls, type) and issubclass(cls, Simulation)):
         raise InputError(f'{simulation} is not a subclass of Simulation; pass "module:Class" of one')
@@ -200,13 +200,16 @@ def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Arra
 
 
 def limited(spin: Array, step_size: float) -> Array:
-    """Angular velocities [n], limited to the largest turn in one step."""
+    """Limit angular velocities [n] to the maximum rotation in one step."""
     most = MAX_ROTATION / step_size
     return np.minimum(np.maximum(spin, -most), most)
 
 
 def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:
-    """Correct positions, state [D, n], until the joints hold or the iterations are used up; `correct` iterates once."""
+    """Correct the positions in `state` [D, n] in place until all joints are satisfied, for at most `iterations`.
+
+    `correct` does one iteration and returns a mask of the copies in which a joint was off.
+    """
     off = np.flatnonzero(correct(state))
     for _ in range(iterations - 1):
         if not off.size:

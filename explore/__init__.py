@@ -1,6 +1,6 @@
 """Active learning and reinforcement-learning exploration on Bayesian neural networks.
 
-The public names below are loaded when they are first used; `import explore` by itself loads no torch.
+The public names below are loaded on first use, so `import explore` by itself does not import torch.
 """
 
 from importlib import import_module, metadata
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from explore.registry import posterior as posterior
 
 _CHECKOUT = Path(__file__).parents[1]
-if (_CHECKOUT / "cli" / "main.py").exists():  # where `explore.cli` and `explore.envs` are two of its folders
+if (_CHECKOUT / "cli" / "main.py").exists():  # which has `explore.cli` and `explore.envs` as cli/ and envs/
     __path__.append(str(_CHECKOUT))
 
 moved.install()

@@ -1,11 +1,11 @@
 """Plug-ins: a new posterior, acquisition or dataset is one new file.
 
-A file of a plug-in package is a plug-in if it defines a class or function of its name, case and underscores apart
-(`noisy_kfac.py`: `class NoisyKFAC`). Users write that name with hyphens or underscores. Its description is the first
-line of its docstring, read with `ast`, so that listing imports nothing. A file that plug-ins share has an `__all__`;
-any other file that defines nothing of its name is a mistake. Similar plug-ins may stand in a table of their package,
+A file in a plug-in package is a plug-in if it defines a class or function with the file's name, ignoring case and
+underscores (`noisy_kfac.py`: `class NoisyKFAC`). Users write the name with hyphens or underscores. The description is
+the first line of the file's docstring, read with `ast`, so listing imports nothing. A helper file defines `__all__`;
+any other file without its class or function is an error. A package may also list similar plug-ins in a table,
 `PLUG_INS`: name -> callable with a `description`. Other distributions use the entry-point groups `explore.posteriors`,
-`explore.acquisitions`, ...; "module:Class" reaches any class without registration.
+`explore.acquisitions`, ...; "module:Class" selects any class without registration.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from typing import Any, NamedTuple
 
 from explore.core.errors import InputError, check_settings, describe, one_of, raised, shown
 
-FOR_ROWS = ("small", "hundreds", "classes")  # presets that `recommended_settings` chooses by the number of rows
+FOR_ROWS = ("small", "hundreds", "classes")  # presets that `recommended_settings` selects by the number of rows
 POSTERIOR = ("init", "update", "sample", "end_epoch")  # required methods
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
     "images": "set of images",
 }  # fmt: skip
-HOMES = {"likelihoods": "nets.likelihoods", "data": "data.sets", "images": "images.sets"}  # else the kind's own name
+HOMES = {"likelihoods": "nets.likelihoods", "data": "data.sets", "images": "images.sets"}  # default: the kind itself
 
 
 def hyphened(name: str) -> str:
-    """Return the listed name of a plug-in or preset, with hyphens for underscores; "module:Class" is unchanged."""
+    """Replace underscores in the name of a plug-in or preset by hyphens; "module:Class" is unchanged."""
     return name if ":" in name else name.replace("_", "-")
 
 
 class _File(NamedTuple):
-    """A plug-in of this package."""
+    """A plug-in defined by a file of this package."""
 
     module: str
     attribute: str
@@ -48,7 +48,7 @@ class _File(NamedTuple):
 
 
 def _files(kind: str, only: str | None = None) -> dict[str, _File]:
-    """Return the plug-ins in all files of a kind's package, or in the file `only`."""
+    """Return the plug-ins in all files of a kind's package, or only the plug-in named `only`."""
     package = importlib.import_module(f"explore.{HOMES.get(kind, kind)}")
     plug_ins = {}
     for finder, module, _ in pkgutil.iter_modules(package.__path__):
@@ -67,7 +67,7 @@ def _files(kind: str, only: str | None = None) -> dict[str, _File]:
 
 
 def _parsed(source: Path) -> tuple[str | None, str, bool]:
-    """Return the class or function of a file's name, the first line of its docstring, and whether it has `__all__`."""
+    """Return a file's plug-in class or function, the first line of its docstring, and whether it has `__all__`."""
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -80,12 +80,12 @@ def _parsed(source: Path) -> tuple[str | None, str, bool]:
 
 
 def _table(kind: str) -> dict[str, Any]:
-    """Return the plug-ins in the table of a kind's package."""
+    """Return the plug-ins in `PLUG_INS`, the table of a kind's package."""
     return dict(getattr(importlib.import_module(f"explore.{HOMES.get(kind, kind)}"), "PLUG_INS", {}))
 
 
 def _points(kind: str) -> dict[str, EntryPoint]:
-    """Return the plug-ins of other distributions."""
+    """Return the plug-ins of other distributions, from their entry points."""
     return {hyphened(point.name): point for point in entry_points(group=f"explore.{kind}")}
 
 
@@ -102,7 +102,7 @@ def names(kind: str) -> dict[str, str]:
 
 
 def find(kind: str, name: str) -> Any:
-    """Return the class or function of a name, or of "module:Class".
+    """Return the class or function with a plug-in name, or at "module:Class".
 
     Raises:
         InputError: for an unknown name; the message lists the allowed ones.
@@ -125,43 +125,43 @@ def find(kind: str, name: str) -> Any:
 
 
 def load(path: str, kind: str) -> Any:
-    """Return the class or function at "module:name"; `kind` is the word for it in messages.
+    """Return the class or function at "module:name"; messages call it `kind`.
 
     Raises:
-        InputError: when it does not exist, or the text is not "module:name".
+        InputError: if it does not exist or cannot be imported, or `path` is not "module:name".
     """
     module, _, attribute = path.partition(":")
     try:
-        if not (module and attribute):  # to import it would run it
+        if not (module and attribute):  # before the import, which runs code
             raise ValueError("it must be module:name")
         loaded = getattr(importlib.import_module(module), attribute)
         if not callable(loaded):
             raise TypeError(f"{attribute} is neither a class nor a function")
         return loaded
-    except Exception as error:  # it runs the module
+    except Exception as error:  # the import runs any code
         raise InputError(f"cannot load the {kind} {path!r}: {unimported(error)}") from error
 
 
 def unimported(error: Exception) -> str:
-    """Describe why an import failed; for a module not found, also how to make it visible to commands."""
+    """Describe why an import failed; for a module that was not found, add how to make it available."""
     hint = "; install it, or add its folder to PYTHONPATH (PYTHONPATH=. for the current one)"
     return f"{raised(error)}{hint if isinstance(error, ModuleNotFoundError) else ''}"
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:
-    """Return the PRESETS beside a class or function, and `plain`, by default the field defaults."""
+    """Return the `PRESETS` in the module of a class or function, and `plain`, which defaults to the field defaults."""
     written: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
     named = {hyphened(name): settings for name, settings in written.items()}
     return named | {"plain": named.get("plain", {})}
 
 
 def listed_presets(cls: Any) -> list[str]:
-    """The `presets` to list in messages: without those chosen by the number of rows."""
+    """Return the names of `presets` for messages, without those that are selected by the number of rows."""
     return [name for name in presets(cls) if name not in FOR_ROWS]
 
 
 def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:
-    """Return the settings of one of the `presets`; None: the first one.
+    """Return the settings of a preset; None: the first one.
 
     Raises:
         InputError: for an unknown preset; the message lists the `listed_presets`.
@@ -176,10 +176,10 @@ def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:
 class Configured(NamedTuple):
     """A plug-in with its settings."""
 
-    name: str  # as it is listed
+    name: str  # as listed, with hyphens
     make: Any  # the class or function
     preset: str
-    settings: dict[str, Any]  # of the preset, replaced by those of -p
+    settings: dict[str, Any]  # of the preset, overridden by -p
 
 
 def configured(
@@ -188,7 +188,7 @@ def configured(
     options: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     preset: str | None = None,
 ) -> Configured:
-    """Return a plug-in of a kind by name, with the settings of a preset (None: its first one) and of `-p key=value`.
+    """Return a plug-in by name, with the settings of a preset (None: the first one) overridden by `-p key=value`.
 
     Raises:
         InputError: for an unknown name, preset or setting, or a value of the wrong type.
@@ -202,15 +202,15 @@ def configured(
 
 
 def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | None = None, **settings: Any) -> Any:
-    """Make a posterior by name, with the settings of a preset (None: its first one) and overrides.
+    """Create a posterior by name, with the settings of a preset (None: the first one) and overrides.
 
     Args:
-        name: of `explore list posteriors`.
+        name: a name from `explore list posteriors`.
         net: a `Net`.
-        likelihood: a name of `explore list likelihoods`, or a likelihood. One by name with a prior on the noise has
-            that of the preset (`noise_for` of `explore.inference.presets`).
-        preset: of the posterior.
-        **settings: of the posterior.
+        likelihood: a name from `explore list likelihoods`, or a likelihood object. Given by name, its prior on the
+            noise, if it has one, is that of the preset (`explore.inference.presets.noise_for`).
+        preset: name of a preset of the posterior.
+        **settings: settings of the posterior, which override those of the preset.
 
     Raises:
         InputError: for an unknown name, preset, likelihood or setting, or a value that is not allowed.
@@ -233,7 +233,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
 
 
 def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> Any:
-    """Make a posterior of a class; with `members`, unless that is one of its fields, a mixture of fits.
+    """Create a posterior of a class. The setting `members`, unless it is a field of the class, makes a mixture of fits.
 
     Raises:
         InputError: for a class that is not a posterior, or a value that is not allowed.
@@ -247,16 +247,16 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
 
 
 def _beside(cls: Any) -> dict[str, type]:
-    """Return a posterior's settings beyond its class's fields: name -> type."""
+    """Return the settings of a posterior that are not fields of its class: name -> type."""
     fields = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {"members"}
     return {"members": int} if hasattr(cls, "mixture_error") and "members" not in fields else {}
 
 
 def acquisition(name: str, **settings: Any) -> Any:
-    """Return an acquisition by name: a function itself, or a class with its settings.
+    """Return an acquisition by name: the function, or an instance of the class with these settings.
 
     Raises:
-        InputError: for an unknown name, settings of a rule that has none, or a setting that is unknown or mistyped.
+        InputError: for an unknown name, for settings of a rule that has none, or for an invalid setting.
     """
     rule = find("acquisitions", name)
     allowed = settings_of(rule) if isinstance(rule, type) and dataclasses.is_dataclass(rule) else {}
@@ -270,7 +270,7 @@ def acquisition(name: str, **settings: Any) -> Any:
 
 
 def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the settings of a dataclass, or of a mapping of types by name, from the texts of `-p key=value`.
+    """Convert the strings of `-p key=value` to settings of `target`, a dataclass or a mapping from names to types.
 
     Raises:
         InputError: for a class that is not a dataclass, an unknown key or a value of the wrong type.
@@ -288,7 +288,7 @@ def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -
 
 
 def settings_of(cls: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that can be written as text, and a posterior's `members`: name -> type.
+    """Return the fields of a dataclass that can be given as strings, and a posterior's `members`: name -> type.
 
     Raises:
         InputError: for a class that is not a dataclass.
@@ -301,14 +301,14 @@ def settings_of(cls: Any) -> dict[str, Any]:
 
 
 def complete(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a dataclass's defaults to its settings, so that a run records them all."""
+    """Add the defaults of a dataclass to its settings, so that a run records all of them."""
     allowed = settings_of(cls)
     fields = [f for f in dataclasses.fields(cls) if f.name in allowed and f.default is not dataclasses.MISSING]
     return {f.name: f.default for f in fields} | dict(settings)
 
 
 def is_setting(hint: Any) -> bool:
-    """Return whether a field of this type can be written as text; a net or a likelihood cannot."""
+    """Return whether a field of this type can be given as a string; a network or likelihood cannot."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union, tuple):
         return all(a in (type(None), Ellipsis) or is_setting(a) for a in typing.get_args(hint))
@@ -316,7 +316,7 @@ def is_setting(hint: Any) -> bool:
 
 
 def _value(hint: Any, text: str) -> Any:
-    """Return the value of a text; a ValueError or KeyError means a wrong type."""
+    """Convert a string to a value of type `hint`. Raise ValueError or KeyError if that is impossible."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if text.lower() == "none" and type(None) in arguments:

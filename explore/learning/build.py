@@ -1,4 +1,4 @@
-"""Posteriors from recorded settings, for runs and for readers of their models."""
+"""Posteriors built from recorded settings, for runs and for loading their saved models."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.runs.recorded import Values
 
-MOST_WEIGHTS = 10**8  # of a network; more would fill the memory before they are refused
+MOST_WEIGHTS = 10**8  # limit for a network, checked before a larger one could exhaust the memory
 
 
 def likelihood_of(data: Any) -> str:
-    """Return the name of the likelihood for a data set, or for `saved.Names`."""
+    """Return the name of the likelihood for the classes of a data set or of `saved.Names`."""
     return {0: "gaussian", 2: "bernoulli"}.get(len(data.classes), "categorical")
 
 
 def outputs(likelihood: str, classes: int, targets: int) -> int:
-    """Return a network's number of outputs for n classes or targets."""
+    """Return the number of network outputs for a number of classes (0: regression) and of targets."""
     return 1 if likelihood == "bernoulli" else classes or targets
 
 
 def posterior(
     run: Any, shape: tuple[int, ...], outputs: int, name: str, settings: Values, noise: Mapping[str, Any]
 ) -> Predictive:
-    """Build the posterior `name` for the network and likelihood of `run` (settings of a command or a saved model)."""
+    """Build the posterior `name` with the network and likelihood of `run`, settings of a command or a saved model."""
     if run.net:
         image: Any = shape
         now = zoo.outputs(run.net, image, outputs, run.net_settings)
@@ -49,7 +49,7 @@ def posterior(
 
 
 def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
-    """Return the settings of the posterior and the noise for n training rows."""
+    """Return the settings of the posterior and of the noise for this number of training rows."""
     settings, noise = run.posterior_settings, run.likelihood_settings
     if run.preset == presets.BY_ROWS:
         cls = registry.find("posteriors", run.posterior)
@@ -60,7 +60,7 @@ def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
 
 
 def dense(widths: Sequence[int]) -> nn.Module:
-    """Return a network with these layer widths, if its weights fit into memory."""
+    """Return a network with these layer widths. Raise InputError if it has too many weights."""
     if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
         sizes = f"layers of {listed(widths)} units need {weights} weights"
         raise InputError(f"{sizes}, more than the limit of {MOST_WEIGHTS}. Use fewer units in --hidden")

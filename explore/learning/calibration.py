@@ -1,7 +1,7 @@
 """Calibration of regressions: one factor on the predictive variance, fitted to examples held out of the training data.
 
 A factor c stretches the predictive distribution of each point about its mean m by sqrt(c): the density at y becomes
-p(m + (y - m) / sqrt(c)) / sqrt(c). c is where the held-out examples are most likely.
+p(m + (y - m) / sqrt(c)) / sqrt(c). The fitted c maximises the likelihood of the held-out examples.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from explore.inference.predict import Predictor
 from explore.learning.fit import last_epoch
 from explore.nets import protocols
 
-LEAST, MOST = 1e-2, 1e2  # of a factor
-GRID, ROUNDS = 21, 4  # of the search: these leave an error of a thousandth in the factor
+LEAST, MOST = 1e-2, 1e2  # limits of a factor
+GRID, ROUNDS = 21, 4  # grid points and refinements of the search, for a relative error of the factor below 0.001
 
 
 def held_out_factors(
     posteriors: Sequence[Predictive], x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
 ) -> list[Float[Tensor, " R"]]:
-    """Return variance factors for posteriors of a regression that are fitted to all examples.
+    """Return the variance factors [R] of each regression posterior, to be used with its fit to all examples.
 
-    Each posterior is fitted from scratch to a random part of the examples (side by side, see
-    `explore.inference.candidates`), and its factor to the `share` in (0, 0.5] that is held out, for each replica.
-    Every posterior starts at the beginning of the stream.
+    In each replica, each posterior is fitted from scratch to a random part of the examples (in parallel, see
+    `explore.inference.candidates`). Its factor is then fitted to the `share` in (0, 0.5] that was held out.
+    All posteriors use the same random numbers.
     """
     if posteriors[0].likelihood.discrete:
         raise InputError("calibrate applies to regression only: it scales the predictive variance. Leave it out")
@@ -61,7 +61,7 @@ def held_out_factors(
 def variance_factor(
     predictor: Predictor, x: Float[Tensor, "R P ..."], y: Float[Tensor, "R P O"]
 ) -> Float[Tensor, " R"]:
-    """The factor in [0.01, 100] under which the targets are most likely, by a search that narrows a grid."""
+    """Return the factor in [0.01, 100] that maximises the likelihood of the targets, by successive grid refinement."""
     low = torch.full((len(y),), math.log(LEAST), dtype=y.dtype, device=y.device)
     high = torch.full_like(low, math.log(MOST))
     steps = torch.linspace(0, 1, GRID, dtype=y.dtype, device=y.device).unsqueeze(1)

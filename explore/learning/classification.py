@@ -1,4 +1,4 @@
-"""Image classification: fits that are measured as they go, scores, out-of-distribution images."""
+"""Image classification: fits with regular measurements, test scores, and out-of-distribution detection."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from explore.inference.predict import CACHE, Inputs, Predictor, divided
 from explore.learning.compare import TRAINING, confidence_bins, position, restore_position
 from explore.learning.fit import Epoch, ImageFeed, fit, stops
 
-POINTS = 20  # how often a posterior is measured by default
+POINTS = 20  # default number of measurements of a posterior
 
 
 class Classified(NamedTuple):
     """Predictions for P inputs of one replica."""
 
     probabilities: Float[Tensor, "P C"]  # averaged over the weights
-    log_likelihood: Float[Tensor, " P"]  # of the true class; NaN where that is unknown
-    information: Float[Tensor, " P"]  # mutual information of class and weights, nats
+    log_likelihood: Float[Tensor, " P"]  # of the true class; NaN if it is unknown
+    information: Float[Tensor, " P"]  # mutual information between class and weights, in nats
 
     @property
     def entropy(self) -> Float[Tensor, " P"]:
@@ -38,13 +38,13 @@ class Classified(NamedTuple):
 
 
 def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None) -> Classified:
-    """Predict inputs x [1, P, ...], whose classes may be known; several processes share them."""
+    """Predict the classes of inputs x [1, P, ...]; y are the true ones, if known. Several processes share the work."""
     likelihood, noise = predictor.likelihood, predictor.noise
 
     def of(part: slice, out: Float[Tensor, "R S b O"]) -> tuple[Tensor, Tensor]:
         prediction = predictor.classes_of(out)
         log_likelihood = torch.full_like(prediction.information, torch.nan)
-        if y is not None:  # of logarithms: a probability that has underflowed to 0 still has one
+        if y is not None:  # from log-probabilities, which stay finite if a probability underflows to 0
             log_likelihood = likelihood.log_prob(noise, out, y[None, None, part]).logsumexp(1) - math.log(out.shape[1])
         return prediction.probabilities, torch.stack([log_likelihood, prediction.information], -1)
 
@@ -53,7 +53,7 @@ def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None
 
 
 def scores(predicted: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
-    """Error rate, mean log-likelihood, Brier score (the sum over classes, in [0, 2]) and mean mutual information."""
+    """Return error rate, mean log-likelihood, Brier score (summed over classes, in [0, 2]), mean mutual information."""
     distance = predicted.probabilities - F.one_hot(y, predicted.probabilities.shape[1])
     return {
         "error": float((predicted.probabilities.argmax(1) != y).double().mean()),
@@ -64,7 +64,7 @@ def scores(predicted: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
 
 
 def auroc(inside: Float[Tensor, " P"], outside: Float[Tensor, " Q"]) -> float:
-    """The probability that an out-of-distribution input is more uncertain; ties count half, and NaN gives NaN."""
+    """Return the probability that an out-of-distribution input is more uncertain. Ties count half; NaN gives NaN."""
     truth, values = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]), torch.cat([inside, outside])
     return float(roc_auc_score(truth.numpy(), values.double().cpu().numpy())) if values.isfinite().all() else math.nan
 
@@ -82,10 +82,10 @@ class Measured(NamedTuple):
     """The measurements of a posterior after some epochs."""
 
     epoch: int
-    scalars: dict[str, float]  # by tag
+    scalars: dict[str, float]  # tag -> value
     tested: Classified  # of the test images
     state: State
-    saved: dict[str, Any]  # where to continue
+    saved: dict[str, Any]  # the position from which the fit can resume
 
 
 def follow(
@@ -96,15 +96,15 @@ def follow(
 
     Args:
         posterior: what to fit; its settings include the number of epochs.
-        task: the images; the stream of the feed for training is that of the fit, `rng.stream("fit")`.
-        rng: the root; streams of it fix each measurement.
+        task: the images; its training feed must draw from `rng.stream("fit")`.
+        rng: the root generator; every measurement has a stream of its own.
         samples: weight samples for predictions.
         warmup: epochs over which the posterior's `lr` rises in equal steps to its setting.
-        saved: of a `Measured`, to continue after it bit for bit.
-        points: how often it is measured, at most.
+        saved: `Measured.saved`, to resume from that epoch with bit-identical results.
+        points: the maximum number of measurements.
 
     Yields:
-        `Epoch` after each epoch, and `Measured`.
+        `Epoch` after each epoch, followed by `Measured` at the measured ones.
     """
     check_warmup(posterior, warmup)
     done, state = restore_position(saved, posterior, task.x.shape[1], 1, rng.stream("fit"), [task.x.rng])
@@ -118,9 +118,9 @@ def follow(
 
 
 def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: State | None) -> Iterator[Epoch]:
-    """The epochs of a fit whose first ones are a warm-up."""
+    """Yield the epochs of a fit that begins with a warm-up."""
     for epoch in range(done, min(warmup, posterior.epochs)):
-        with graphs.use(False):  # each of these epochs would have recordings of its own
+        with graphs.use(False):  # each of these epochs would need graphs of its own
             event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, task.x.rng, epoch, state))
         done, state = event.epoch, event.state
         yield event
@@ -128,7 +128,7 @@ def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: St
 
 
 def check_warmup(posterior: Predictive, warmup: int) -> None:
-    """Refuse a warm-up for a posterior without `lr`, or one that is longer than training."""
+    """Raise InputError for a warm-up that is longer than training, or if the posterior has no `lr`."""
     if warmup and _lr(posterior) is None:
         raise InputError(
             f"{type(posterior).__name__} has no learning rate to warm up. Leave the warm-up (--warmup) out"
@@ -144,14 +144,14 @@ def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
 
 
 def _lr(posterior: Predictive) -> Any:
-    """The learning rate; for a mixture the learning rate of its members."""
+    """Return the learning rate; for a mixture, that of its members."""
     return getattr(getattr(posterior, "posterior", posterior), "lr", None)
 
 
 def measure(posterior: Any, state: State, task: Task, rng: Rng, samples: int) -> tuple[dict[str, float], Classified]:
-    """Values of tags, and the predictions of the test images.
+    """Return the metrics by tag, and the predictions for the test images.
 
-    train/* are as in `explore.learning.compare.measure`, test/* those of `scores` and the expected calibration error.
+    train/* are as in `explore.learning.compare.measure`. test/* are the `scores` and the expected calibration error.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nll = -float(predictor.log_prob(task.x[:, :TRAINING], task.y[:, :TRAINING]).mean())

@@ -1,8 +1,8 @@
-"""Comparisons: posteriors fitted on the same splits in parallel, and measured during training.
+"""Comparisons of posteriors that are fitted on the same splits in parallel and measured during training.
 
-The splits are replicas, and so are candidates that differ in a few numbers. Every posterior has the same random stream,
-so that its numbers do not depend on the others, except for the last digits of candidates. All report the same tags;
-those that need a density are NaN without one.
+Each split is a replica. Candidates, which differ only in some numeric settings, are replicas too. Every posterior uses
+the same random stream, so its results do not depend on the others (for candidates, up to rounding). All report the same
+tags; values that need a posterior density are NaN without one.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.pool import Scales
 from explore.learning.scaling import UNSCALED, Standardiser
 
-POINTS, FEWEST = 50, 10  # how often a posterior is measured, and how often at least where it is one of candidates
-TRAINING = 1000  # training examples at most that it is measured on
-BINS = 15  # of confidence
+POINTS, FEWEST = 50, 10  # measurements of a posterior, and the minimum for each of several candidates
+TRAINING = 1000  # maximum number of training examples for train/nll
+BINS = 15  # confidence bins
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)  # nominal coverage of central intervals
 STRUCTURE = ("damping_share", "effective_rank", "condition")
-OWN = "train/prior_variance"  # the beginning of tags that only some posteriors have
+OWN = "train/prior_variance"  # prefix of tags that only some posteriors have
 
 
 class Splits(NamedTuple):
-    """Training and test examples of R splits, in standard scores of each training part."""
+    """Training and test examples of R splits, standardised by the training part of each."""
 
     x: Tensor  # [R, n, D]
     y: Tensor  # [R, n, O], or [R, n] class indices
     test_x: Tensor
     test_y: Tensor
-    scale: Tensor | None  # [R, O] original deviation of the targets; None for classes
-    scales: Scales | None = None  # by which the examples were standardised
+    scale: Tensor | None  # [R, O] standard deviation of the original targets; None for classes
+    scales: Scales | None = None  # used to standardise the examples
 
 
 class Measured(NamedTuple):
     """The measurements of a posterior after some epochs."""
 
     epoch: int
-    scalars: dict[str, Float[Tensor, " R"]]  # tag -> a value for each split
+    scalars: dict[str, Float[Tensor, " R"]]  # tag -> one value per split
     state: State
-    saved: dict[str, Any]  # where to continue
+    saved: dict[str, Any]  # the position from which the fit can resume
 
 
 class Reliability(NamedTuple):
-    """Observed against predicted frequencies of correct predictions.
+    """A reliability diagram: observed against expected frequencies of correct predictions.
 
-    Regression: coverage of the central intervals of a Gaussian with the predictive mean and total variance, against
-    their level. Classification: accuracy against mean confidence of the predictions in each of 15 bins of confidence.
+    Regression: coverage of central intervals against their level, for a Gaussian with the predictive mean and total
+    variance. Classification: accuracy against mean confidence in each of 15 confidence bins.
     """
 
     expected: Float[Tensor, "R K"]
@@ -71,28 +71,28 @@ class Reliability(NamedTuple):
 
     @property
     def error(self) -> Float[Tensor, " R"]:
-        """The mean distance; for classes the expected calibration error (Naeini et al. 2015)."""
+        """Weighted mean of |expected - observed|; for classes, the expected calibration error (Naeini et al. 2015)."""
         return ((self.expected - self.observed).abs() * self.weight).sum(1)
 
 
 def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits:
-    """The first k of the standard 90/10 splits, standardised by the training part.
+    """Return the first k of the standard 90/10 splits, standardised by the training part.
 
-    With `validation`, such a share of each training part is tested on, and the test part is left out.
+    With `validation`, this share of each training part becomes the test part; the original test part is not used.
     """
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k, validation=validation), strict=True))
     x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))
-    inputs, targets, unit = Standardiser.fit(x, math.inf), UNSCALED, None  # a constant column tells nothing
+    inputs, targets, unit = Standardiser.fit(x, math.inf), UNSCALED, None  # a constant column becomes 0
     x, test_x = (inputs.apply(part, rng.dtype) for part in (x, test_x))
     if dataset.task != "classification":
         targets = Standardiser.fit(y)
         y, test_y = (targets.apply(part, rng.dtype) for part in (y, test_y))
-        if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # single precision must hold its square
+        if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # squares must be finite in single precision
             raise InputError(
                 f"the targets' standard deviation is {targets.scale.max():.3g}. Rescale them to values near 1"
             )
         unit = rng.tensor(targets.scale.squeeze(1))
-    # In double precision, which keeps time stamps apart.
+    # In double precision, which distinguishes close time stamps.
     scales: Scales = tree.map_tensors(lambda t: t.to(rng.device), Scales(inputs, targets))
     return Splits(rng.tensor(x), rng.tensor(y), rng.tensor(test_x), rng.tensor(test_y), unit, scales)
 
@@ -104,7 +104,7 @@ def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch |
 
 
 def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
-    """Return where to continue a fit, from its last epoch and the streams of its shards."""
+    """Return the position from which a fit can resume, given its last epoch and the streams of its shards."""
     return {
         "epoch": epoch.epoch,
         "generator": torch.stack([stream.generator.get_state() for stream in shards]),
@@ -115,9 +115,9 @@ def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
 def restore_position(
     saved: Mapping[str, Any] | None, posterior: Predictive, n: int, replicas: int, rng: Rng, shards: Sequence[Rng]
 ) -> tuple[int, State | None]:
-    """Restore a `position`: return the number of epochs and the state, and set the streams; (0, None) without one.
+    """Restore a `position`: set the streams, and return the number of epochs and the state; (0, None) without one.
 
-    The posterior is fitted to n examples; `rng` is a stream for a state of the same shapes, which is dropped.
+    The posterior is fitted to n examples. `rng` initialises a temporary state, which only provides the shapes.
     """
     if saved is None:
         return 0, None
@@ -131,21 +131,21 @@ def follow_candidates(
     posteriors: Sequence[Predictive], splits: Splits, rng: Rng, samples: int = 100,
     saved: Mapping[str, Any] | None = None, calibrate: float = 0.0, jobs: int = 1,
 ) -> Iterator[Epoch | list[Measured]]:  # fmt: skip
-    """Fit posteriors on all splits side by side, measuring at intervals.
+    """Fit posteriors on all splits in parallel, and measure them at evenly spaced epochs.
 
     Args:
         posteriors: one, or several that are `candidates.alike`, which are measured less often.
         splits: the examples.
-        rng: the root; streams of it fix the fit and each measurement.
+        rng: the root generator; the fit and every measurement have streams of their own.
         samples: weight samples for predictions.
-        saved: of a `Measured`, to continue after it bit for bit.
-        calibrate: the share of the training examples held out of another fit, to find the factor on the predictive
-            variance for all test metrics; 0: none.
+        saved: `Measured.saved`, to resume from that epoch with bit-identical results.
+        calibrate: the share of the training examples held out of a second fit, which determines the factor on the
+            predictive variance for all test metrics; 0: no factor.
         jobs: processes that share the splits, see `explore.learning.fit.sharded_fit`.
 
     Yields:
-        `Epoch` after each epoch (in several processes only before measurements), and a `Measured` of each posterior
-        after some `POINTS` of them at equal distances.
+        `Epoch` after each epoch (in several processes only after measured epochs). After about `POINTS` of them, a list
+        with the `Measured` of each posterior follows.
     """
     if splits.scale is not None and (kind := posteriors[0].likelihood).scaling == "none":
         raise InputError(
@@ -177,16 +177,18 @@ def follow_candidates(
 def measure(
     posterior: Any, state: State, splits: Splits, rng: Rng, samples: int, factor: Float[Tensor, " R"] | None = None
 ) -> dict[str, Float[Tensor, " R"]]:
-    """The value of every tag for each split.
+    """Return the values of all tags for each split.
 
-    train/nll is E_q[-log p(y|x,w)] an example, over at most 1000 training examples, in nats of standardised targets;
-    train/kl that of weights and noise from their priors. train/elbo = -(n nll + kl), with n training examples, is the
-    evidence lower bound whatever the kl_weight; train/bound is the same in nats a training example of targets in
-    original units. train/objective = -(N nll + kl_weight kl), N being n times the augmentation, is maximised in
-    training. test/* are those of `Predictor.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s
-    prod_i p(y_i|x_i,w_s), and the error of `reliability`; with a `factor` on the predictive variance
-    (test/variance_factor) they are calibrated. structure/* are the posterior's own diagnostics, and the share of its
-    curvature that is still its start. train/prior_variance_* and such exist only where they are learned.
+    train/nll: E_q[-log p(y|x,w)] per example, over at most 1000 training examples, in nats of standardised targets.
+    train/kl: the KL divergence of weights and noise from their priors.
+    train/elbo: -(n nll + kl), the evidence lower bound for n training examples, whatever the `kl_weight`.
+    train/bound: the ELBO in nats per training example, with targets in original units.
+    train/objective: -(N nll + kl_weight kl), which training maximises; N is n times the augmentation.
+    train/prior_variance_* and similar: only for posteriors that learn them.
+    test/*: metrics of `Predictor.evaluate` in original units, and the error of `reliability`. With a `factor` on the
+        predictive variance (test/variance_factor), these are calibrated.
+    test/joint_log_likelihood: (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s).
+    structure/*: the posterior's own diagnostics, and the share of its curvature that is still the initial one.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
@@ -221,7 +223,7 @@ def measure(
 
 
 def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
-    """Reliability of the predictions for x [R, P, D] with targets y [R, P, O], or classes [R, P]."""
+    """Return the `Reliability` of predictions at x [R, P, D] for targets y [R, P, O], or classes [R, P]."""
     if not predictor.likelihood.discrete:
         mean, variance, noise = predictor.label_moments(x)
         score = (y - mean).abs() / (variance + noise).sqrt()
@@ -233,9 +235,9 @@ def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
 
 
 def confidence_bins(mean: Float[Tensor, "R P C"], y: Tensor) -> Reliability:
-    """Reliability of class probabilities, with the classes [R, P]."""
+    """Return the `Reliability` of class probabilities for the true classes y [R, P]."""
     confidence, chosen = mean.max(-1)
-    # Of a fit that failed a probability may be no number.
+    # The probabilities of a failed fit may be NaN.
     member = F.one_hot((confidence.nan_to_num() * BINS).long().clamp_max(BINS - 1), BINS).to(mean)  # [R, P, bins]
     count = member.sum(1)
     expected, observed = (

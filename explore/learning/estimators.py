@@ -1,4 +1,4 @@
-"""scikit-learn estimators of any posterior: `FittedModel` behind scikit-learn's interface."""
+"""scikit-learn estimators for any posterior: `FittedModel` behind scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
 
-SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # one deviation of a Gaussian around its median
+SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # Gaussian probabilities below -1, 0 and 1
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class _Bayesian(BaseEstimator):
-    """The common part of both estimators, which document the parameters."""
+    """The base class of both estimators, which document the parameters."""
 
     model_: FittedModel
     n_features_in_: int
@@ -56,7 +56,7 @@ class _Bayesian(BaseEstimator):
         self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
         self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
         self.calibrate, self.noise, self.keep_na, self.random_state = calibrate, noise, keep_na, random_state
-        self.target_transform = target_transform  # not `transform`, which to scikit-learn is a transformer's method
+        self.target_transform = target_transform  # not `transform`, a method of transformers in scikit-learn
 
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
         if self.dtype not in DTYPES:
@@ -76,7 +76,7 @@ class _Bayesian(BaseEstimator):
         )  # fmt: skip
 
     def _recommended(self, x: np.ndarray, classes: bool) -> Recommended:
-        """The settings for n examples, without a preset."""
+        """Return the recommended settings for these examples, which replace a preset."""
         task = "classification" if classes else "regression"
         posterior, units = registry.find("posteriors", self.posterior), max(self._widths(), default=1)
         return recommended_settings(posterior, len(x), x.shape[1], task, units=units)
@@ -93,38 +93,38 @@ class _Bayesian(BaseEstimator):
         return inputs
 
     def _sampled(self, x: Any, n_samples: int, random_state: Any) -> np.ndarray:
-        """Joint samples of labels, [n, P, O] or class numbers [n, P]."""
+        """Return joint samples of labels [n, P, O], or of class indices [n, P]."""
         inputs = self._inputs(x)
         model = dataclasses.replace(self.model_, seed=_seed(random_state))
         return model.sample(inputs, n_samples)[0].cpu().numpy()
 
 
 class BayesianRegressor(RegressorMixin, _Bayesian):
-    """A Bayesian neural network for one number or several.
+    """A Bayesian neural network for regression with one or more targets.
 
     Args:
-        posterior: a name of `explore list posteriors`.
-        preset: of the posterior's settings; None: those of `explore.inference.presets.recommended_settings` for the
-            number of examples.
-        settings: of the posterior, which override the preset's.
+        posterior: a name from `explore list posteriors`.
+        preset: name of a preset of the posterior; None: the settings that
+            `explore.inference.presets.recommended_settings` gives for the number of examples.
+        settings: settings of the posterior, which override those of the preset.
         hidden: units of each hidden layer.
-        epochs: passes over the data; None: those of the preset.
-        samples: networks drawn for predictions.
-        standardise: features by mean and deviation of the training data; targets always are.
-        dtype: to compute in: "float64", as scikit-learn does, or "float32".
-        calibrate: the share of the data held out of a second fit, to which one factor on the predictive variance is
-            fitted; 0 for none, and always for classes.
-        noise: settings of the `Gaussian` noise, such as {"noise_std": 0.1}, in standard deviations of the targets;
-            None: unknown noise, with a prior on its precision that belongs to the preset or fades with the number of
-            examples.
-        target_transform: learn targets as they are ("none"), their logarithm ("log"), or the normal score of their
-            rank ("rank"), as in `explore suggest --transform`. Predictions are in the targets' own units.
-        keep_na: for a classifier: whether labels such as "NA", "nan" and "-" are classes. Otherwise they are refused,
-            since they mark missing measurements in tables.
+        epochs: passes over the data; None: as many as the preset has.
+        samples: number of networks sampled for predictions.
+        standardise: whether to standardise the features by the training data; targets always are.
+        dtype: floating-point type to compute in: "float64", as in scikit-learn, or "float32".
+        calibrate: share of the data held out of a second fit, to which one factor on the predictive variance is
+            fitted; 0: no calibration. It must be 0 for classification.
+        noise: settings of the `Gaussian` likelihood, such as {"noise_std": 0.1}, in standard deviations of the targets;
+            None: unknown noise. The prior on its precision then comes from the preset or, without a preset, from the
+            recommended settings.
+        target_transform: fit the targets as they are ("none"), their logarithm ("log"), or the normal score of their
+            rank ("rank"), as in `explore suggest --transform`. Predictions are in original units.
+        keep_na: for a classifier: whether labels such as "NA", "nan" and "-" are classes. Otherwise they raise
+            InputError, since they mark missing measurements in tables.
         random_state: seed of all random numbers, as everywhere in scikit-learn.
 
     Attributes:
-        model_: the `FittedModel`, of transformed targets, which can be saved without pickle.
+        model_: the `FittedModel` of the transformed targets, which can be saved without pickle.
         transform_: the `Transform` that was fitted to the targets.
     """
 
@@ -147,9 +147,9 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """Return the mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
+        """Return the mean, in the shape of y; with `return_std`, also the standard deviation of a label, with noise.
 
-        Transformed targets have a median, and half the distance of the quantiles one Gaussian deviation around it.
+        For transformed targets, return the median, and half the distance between the 16 % and 84 % quantiles.
         """
         x = self._inputs(X)
         if self.transform_.kind == "none":
@@ -162,13 +162,13 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return (middle, deviation) if return_std else middle
 
     def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:  # noqa: N803
-        """Quantiles of a label at these levels: [P, K], or [P, O, K]."""
+        """Return the quantiles of a label at these levels: [P, K], or [P, O, K] if y was [P, O]."""
         x = self._inputs(X)
         quantiles = self.model_.quantiles(x, tuple(levels) if isinstance(levels, Iterable) else levels)  # [K, R, P, O]
         return np.stack([self._out(one) for one in self.transform_.undo(quantiles.cpu().numpy())], -1)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
-        """Labels drawn jointly, one network for all points of each: [P, n], or [P, O, n]."""
+        """Draw n joint samples of the labels, [P, n] or [P, O, n]. Each sample uses one network for all points."""
         drawn = self._sampled(X, n_samples, random_state)
         drawn = np.moveaxis(self.transform_.undo(drawn), 0, -1)
         return drawn[:, 0] if self._flat else drawn
@@ -184,9 +184,9 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 
 
 class BayesianClassifier(ClassifierMixin, _Bayesian):
-    """A Bayesian neural network for two or more classes with any names.
+    """A Bayesian neural network for classification with two or more classes, which may have any names.
 
-    Its parameters are those of `BayesianRegressor` except `noise`, `calibrate` and `target_transform`.
+    It has the parameters of `BayesianRegressor`, except `noise`, `calibrate` and `target_transform`.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -216,7 +216,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         return self
 
     def _check_marks(self, y: np.ndarray) -> None:
-        """Refuse labels that mark missing ones, unless they are classes; empty ones always."""
+        """Raise InputError for empty labels and, without `keep_na`, for labels that mark missing values."""
         marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
         if marks and not (self.keep_na and all(map(str.strip, marks))):
             names = listed(map(shown, sorted(set(marks))))
@@ -226,27 +226,27 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
             )
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Probabilities of the classes [P, C], averaged over the networks."""
+        """Return the class probabilities [P, C], averaged over the networks."""
         x = self._inputs(X)
         return self.model_.probabilities(x)[0].cpu().numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The likeliest class of each point, by its name: [P]."""
-        indices = self.predict_proba(X).argmax(1)  # before a look at the classes: it says that nothing is fitted yet
+        """Return the name of the most likely class of each point, [P]."""
+        indices = self.predict_proba(X).argmax(1)  # before `classes_` is read, since this checks that there is a fit
         classes: np.ndarray = self.classes_[indices]
         return classes
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
-        """Classes drawn jointly, one network for all points of each: [P, n]."""
+        """Draw n joint samples of the classes, [P, n]. Each sample uses one network for all points."""
         indices = self._sampled(X, n_samples, random_state).T
         classes: np.ndarray = self.classes_[indices]
         return classes
 
 
 def _check_types(y: Any) -> None:
-    """Refuse missing labels, and labels of several types, which NumPy would convert: 1 beside "a" becomes "1"."""
+    """Raise InputError for missing labels or several types, which NumPy would convert: 1 beside "a" becomes "1"."""
     if y is None or (isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object):
-        return  # the one is refused by scikit-learn, the other has one type
+        return  # scikit-learn rejects None, and such an array has one type
     labels = np.asarray(y, dtype=object).ravel()
     if missing := int(pd.isna(labels).sum()):
         raise InputError(f"y has {counted(missing, 'missing label')}. Drop these rows")

@@ -1,8 +1,8 @@
 """Fitting from scratch: epochs over shuffled batches of numbers or images, in one process or several.
 
-`sharded_fit` divides the replicas into equal shards, each with its own random numbers: their number affects the
-results, but when and where a shard is trained does not. joblib sends them to processes of this machine or, inside
-`joblib.parallel_config(backend=...)`, to a cluster of Dask or Ray.
+`sharded_fit` divides the replicas into equal shards, each with its own random stream. The number of shards affects the
+results; when and where a shard is trained does not. joblib trains the shards in processes of this machine or, inside
+`joblib.parallel_config(backend=...)`, on a Dask or Ray cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from explore.inference.base import Predictive
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop"]
 PADDING = 4  # pixels added at each side before a random crop
-AREA, RATIO = (0.08, 1.0), 4 / 3  # of the part of an image that is resized; of its width to its height, or inverse
+AREA, RATIO = (0.08, 1.0), 4 / 3  # share of the image and largest aspect ratio of a resized crop
 
 
 class Epoch(NamedTuple):
@@ -38,11 +38,11 @@ class Epoch(NamedTuple):
     epoch: int  # from 1
     epochs: int
     state: State
-    info: Info  # of the last batch, and the values learned once an epoch
+    info: Info  # of the last batch, with the posterior's `learned` values
 
 
 def batches(n: int, size: int, least: int = 1) -> list[slice]:
-    """Divide n examples into round(n / size) batches of near-equal size, at least `least`, but none that is empty."""
+    """Divide n examples into round(n / size) non-empty batches of near-equal size; `least` is the minimum number."""
     count = max(min(least, n), round(n / size))
     bounds = [round(i * n / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
@@ -56,16 +56,16 @@ def fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Train on n examples per replica; yield an `Epoch` after each pass, the last of them with `finish`ed state.
+    """Train on n examples per replica; yield an `Epoch` after each pass, the last one with the state after `finish`.
 
     Args:
         posterior: what to train; its settings include the number of epochs.
-        x: [R, n, ...] inputs, or images that become such batches as they are needed.
+        x: [R, n, ...] inputs, or a feed of images that produces such batches on demand.
         y: [R, n, O] targets, or [R, n] class indices.
-        rng: the stream of this fit; it fixes start, order and noise.
-        done: epochs of an interrupted fit; `rng.generator` must be as it was after them.
-        state: where to start, after those epochs; None: the posterior's initial state. It must have been fitted to as
-            many examples, by whose number it weighs the prior.
+        rng: the random stream of this fit, for initialisation, order and noise.
+        done: finished epochs of an interrupted fit; `rng.generator` must be in its state after them.
+        state: the state after these epochs; None: the posterior's initial state. It must come from a fit to the same
+            number of examples, which determines the weight of the prior.
     """
     replicas, n = x.shape[:2]
     state = posterior.init(n, replicas, rng) if state is None else state
@@ -88,17 +88,17 @@ def fit(
 
 
 def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y: Tensor, rng: Rng) -> Epoch:
-    """The last epoch of a `fit`; earlier states, which would take gigabytes, are dropped."""
+    """Return the last epoch of a `fit`; earlier states, which would take gigabytes, are not kept."""
     return deque(fit(posterior, x, y, rng), maxlen=1).pop()
 
 
 def streams(rng: Rng, shards: int) -> list[Rng]:
-    """The random stream of each shard; a single shard has the stream of an undivided fit."""
+    """Return the random stream of each shard; a single shard has the stream of an undivided fit."""
     return [rng] if shards == 1 else [rng.shard(i) for i in range(shards)]
 
 
 def stops(epochs: int, count: int) -> list[int]:
-    """About `count` evenly spaced epochs, including the last."""
+    """Return about `count` evenly spaced epochs, including the last."""
     return sorted({math.ceil(epochs * i / count) for i in range(1, count + 1)})
 
 
@@ -111,10 +111,10 @@ def sharded_fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Train as `fit` does, in one process a stream of `rngs`; with several, yield only after the epochs in `at`.
+    """Train as `fit` does, with one process per stream in `rngs`; if several, yield only after the epochs in `at`.
 
-    Of the blocks of `Rng.arms` each shard has the same part. The streams advance as that of `fit` does. `at` ascends to
-    the last epoch; `done` and `state` are those of `fit`, of all replicas.
+    Every shard gets the same part of each arm (a block of replicas, see `Rng.arms`). The streams advance as in `fit`.
+    `at` is ascending and ends with the last epoch. `done` and `state` are as in `fit`, for all replicas.
     """
     if len(rngs) == 1:
         yield from fit(posterior, x, y, rngs[0], done, state)
@@ -124,7 +124,7 @@ def sharded_fit(
     order = torch.cat(parts).argsort()
     posteriors = [candidates.part(posterior, part) for part in parts]
     states: list[State | None] = [None if state is None else tree.part(state, part) for part in parts]
-    threads, record = torch.get_num_threads(), execution().record  # of this thread: joblib asks for tasks in others too
+    threads, record = torch.get_num_threads(), execution().record  # of this thread: joblib creates tasks in others, too
     with joblib.Parallel(n_jobs=len(rngs)) as workers:
         for stop in (epoch for epoch in at if epoch > done):
             ends = workers(
@@ -135,7 +135,7 @@ def sharded_fit(
             for rng, generator in zip(rngs, generators, strict=True):
                 rng.generator.set_state(generator)
             done, joined = stop, _joined(shards, order)
-            # Not the shards' own tensors: a resumed fit has no other strides than these, which decide last digits.
+            # Not the shards' own tensors: a resumed fit has the strides of these, and strides affect rounding.
             states = [tree.part(joined, part) for part in parts]
             yield Epoch(stop, posterior.epochs, joined, _joined(infos, order))
 
@@ -161,7 +161,7 @@ def _advance(
 
 
 def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
-    """Join shards in the order of the replicas; leaves without a replica axis are the same in all."""
+    """Join shards in the order of the replicas; leaves without a replica axis are equal in all shards."""
     first, *rest = trees
     return tree.map_tensors(lambda *t: torch.cat(t)[order] if t[0].dim() else t[0], first, *rest)
 
@@ -170,15 +170,15 @@ def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
 
 
 class ImageFeed:
-    """Images as a tensor [R, n, C, H, W] for `fit` and `predict`, made when it is indexed; replicas share the images.
+    """Images for `fit` and `predict`, indexed like a tensor [R, n, C, H, W]; replicas share the images.
 
     Args:
         images: uint8 [n, C, H, W], on the device to compute on, or in files.
-        mean: [C] of the channels, in [0, 255].
-        scale: [C] their deviations.
+        mean: [C] channel means, in [0, 255].
+        scale: [C] channel standard deviations.
         replicas: R.
-        rng: of the fit: augmentations are drawn from it, and batches are of its dtype.
-        augmentation: of batches in random order, for training; slices are not augmented.
+        rng: the random stream of the fit; augmentations are drawn from it, and batches have its dtype.
+        augmentation: for shuffled batches, in training; slices are not augmented.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ImageFeed:
         self._mean, self._scale = (t.to(rng.device, rng.dtype)[:, None, None] for t in (mean, scale))
 
     def __getitem__(self, key: Any) -> Any:
-        """`[:, part]` is a tensor [R, b, C, H, W]; `[rows, order]` all images in another order."""
+        """Return a tensor [R, b, C, H, W] for the key `[:, part]`, or all images in a new order for `[rows, order]`."""
         _, points = key
         if isinstance(points, slice):
             self.ahead(None, points, points.indices(self.shape[1])[1])
@@ -208,7 +208,7 @@ class ImageFeed:
     def training(
         self, points: Int[Tensor, "R b"], places: Float[Tensor, "R b _k"] | None
     ) -> Float[Tensor, "R b C H W"]:
-        """A training batch; `places` in [0, 1) determine the augmentation of each image."""
+        """Return a training batch; `places` in [0, 1) determine the augmentation of each image."""
         if places is None:
             return self._standardised(self._at(points))
         images, flat = self._at(points.flatten()), places.flatten(0, 1)
@@ -219,13 +219,13 @@ class ImageFeed:
         return self._standardised(augmented.unflatten(0, points.shape))
 
     def places(self) -> Float[Tensor, "R n _k"] | None:
-        """Random places of all images, in the order of a pass; None: they are not augmented."""
+        """Draw random `places` for all images, in the order of a pass; return None without augmentation."""
         if self._augmentation == "none":
             return None
         return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
     def ahead(self, order: Int[Tensor, "... n"] | None, part: slice, then: int) -> None:
-        """Start to decode images in files: a part of an order (None: their own), and as many from `then` on."""
+        """Start decoding images in files: a `part` of `order` (None: unshuffled), and equally many from `then` on."""
         if not isinstance(self._images, ImageFiles):
             return
         order = torch.arange(self.shape[1]) if order is None else order
@@ -244,20 +244,20 @@ class ImageFeed:
 
 
 class _Shuffled:
-    """The images of a feed in random order, one for each replica."""
+    """The images of a feed, in a separate random order for each replica."""
 
     def __init__(self, feed: ImageFeed, order: Int[Tensor, "R n"]):
         self._feed, self._order, self._places = feed, order, feed.places()
 
     def __getitem__(self, key: Any) -> Float[Tensor, "R b C H W"]:
         world, (start, stop, _) = parallel.world(), key[1].indices(self._order.shape[1])
-        # The other processes' parts of a batch lie between.
+        # The other processes' parts of the batch come in between.
         self._feed.ahead(self._order, slice(start, stop), start + (stop - start) * world.parts // world.held)
         return self._feed.training(self._order[key], None if self._places is None else self._places[key])
 
 
 def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip: bool) -> UInt8[Tensor, "N C H W"]:
-    """Pad each image by four black pixels, cut it to its size at a place in [0, 1)^2, and perhaps mirror it."""
+    """Pad each image by four black pixels, crop it at random to its old size and, with `flip`, mirror half of them."""
     count, _, height, width = images.shape
     padded = F.pad(images, (PADDING,) * 4)
     down, right, turn = places.unbind(1)
@@ -272,10 +272,10 @@ def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip
 
 
 def resized(images: Float[Tensor, "N C H W"], places: Float[Tensor, "N 5"]) -> Float[Tensor, "N C H W"]:
-    """Scale a random part of each image to its size, and mirror half of them (Szegedy et al. 2015, Section 6)."""
+    """Resize a random crop of each image to its full size, and mirror half of them (Szegedy et al. 2015, Section 6)."""
     area, ratio, down, right, turn = places.unbind(1)
     area, ratio = AREA[0] + (AREA[1] - AREA[0]) * area, RATIO ** (2 * ratio - 1)
-    width, height = ((area * r).sqrt().clamp_max(1.0) for r in (ratio, 1 / ratio))  # of the image's
+    width, height = ((area * r).sqrt().clamp_max(1.0) for r in (ratio, 1 / ratio))  # as shares of the image's
     mirror = torch.where(turn < 0.5, -1.0, 1.0)
     nothing = torch.zeros_like(width)
     # Maps coordinates in [-1, 1] of the result to those of the image.

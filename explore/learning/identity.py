@@ -1,4 +1,4 @@
-"""Identity of posteriors and points, so that nothing saved is used with another posterior or for other points."""
+"""Identity of posteriors and points, to check that saved results belong to them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from explore.core.rng import Rng
 from explore.nets.net import Net
 from explore.nets.protocols import Network
 
-SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the inputs by whose outputs a network is recognised
+SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the inputs whose outputs identify a network
 OUTPUTS = 8  # at each scale
-CLOSE, CLOSE_AMP = 1e-3, 0.05  # relative to the largest: other processors round otherwise, bfloat16 most of all
+CLOSE, CLOSE_AMP = 1e-3, 0.05  # relative to the largest; rounding depends on the processor, above all in bfloat16
 BYTES = 16  # of a point's fingerprint
 
 
 def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
-    """Return outputs of a net at fixed inputs of a shape with fixed weights, the same on every device of `rng`.
+    """Return a network's outputs for fixed inputs of this shape and fixed weights, the same on every device.
 
-    They distinguish modules that print alike and compute something else.
+    They distinguish modules that have the same text but a different forward().
     """
     fixed = Rng(0)
     layers = [t.unsqueeze(1).to(rng.device, rng.dtype) for t in net.glorot(1, fixed)] + [*net.unit_norms(1, rng)]
@@ -40,7 +40,7 @@ def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"
 
 
 def alike(net: Network, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
-    """Return whether such outputs are the same at every scale, except for rounding."""
+    """Return whether two results of `outputs` are equal at every scale, up to rounding."""
     if one.shape != other.shape:
         return False
     close = CLOSE_AMP if getattr(net, "amp", False) else CLOSE
@@ -49,19 +49,19 @@ def alike(net: Network, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
 
 
 def described(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Describe a posterior by pairs of a name and a text, one for each of its parts and settings except epochs."""
+    """Describe a posterior by pairs (name, text), one for each part and setting except `epochs`."""
     if is_dataclass(value) and not isinstance(value, type):
         yield name, type(value).__name__
         for f in fields(value):
-            inner = f.name if name == "posterior" else f"{name}.{f.name}"  # a mixture's posterior takes its place
-            if f.init and inner != "epochs":  # training time may depend on the number of labels
+            inner = f.name if name == "posterior" else f"{name}.{f.name}"  # also for a mixture's posterior
+            if f.init and inner != "epochs":  # these may depend on the number of labels
                 yield from described(inner, getattr(value, f.name))
     else:
         yield name, _text(value)
 
 
 def _text(value: Any) -> str:
-    """A setting as text; equal settings have the same text, whether 1 or 1.0, a tuple or a list."""
+    """Return a setting as text. Equal settings have the same text: 1 and 1.0, or a tuple and a list."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, tuple | list):
@@ -69,11 +69,11 @@ def _text(value: Any) -> str:
     if isinstance(value, Real) and not isinstance(value, bool):
         return repr(float(value)).removesuffix(".0")
     text = value if isinstance(value, str) else value.text if isinstance(value, Net) else repr(value)
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # an address, as a function's text has it
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # the memory address in a function's repr
 
 
 def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Refuse another posterior by the first difference; settings of only one version are ignored."""
+    """Raise InputError at the first difference between posteriors. Settings of only one version are ignored."""
     for name, text in current.items():
         if saved.get(name, text) != text:
             lines = zip_longest(saved[name].splitlines(), text.splitlines(), fillvalue="")
@@ -88,14 +88,14 @@ def fingerprints(x: Tensor) -> UInt8[np.ndarray, "P 16"]:
     """Hash the float64 values of each of the points x [P, ...]."""
     hashes = bytearray()
     for part in x.split(1024):
-        # + 0.0 makes a positive zero of a negative one, which equals it.
+        # + 0.0 replaces -0.0, which equals 0.0, by 0.0.
         for row in part.to("cpu", torch.float64).numpy() + 0.0:
             hashes += hashlib.blake2b(row.tobytes(), digest_size=BYTES).digest()
     return np.frombuffer(bytes(hashes), np.uint8).reshape(-1, BYTES)
 
 
 def digest(x: Tensor, prints: UInt8[np.ndarray, "P 16"], allowed: Bool[Tensor, "T P"]) -> UInt8[np.ndarray, "T 32"]:
-    """Hash each trial's points with these fingerprints, allowed or not, whatever their order."""
+    """Hash the points' fingerprints with each trial's mask `allowed`; the order of the points does not matter."""
     contents, kind = np.unique(prints, axis=0, return_inverse=True)
     head = hashlib.sha256(str(tuple(x.shape)).encode() + contents.tobytes())
     hashes = bytearray()
@@ -112,9 +112,9 @@ def find(
     prints: UInt8[np.ndarray, "P 16"],
     allowed: Bool[Tensor, "R P"],
 ) -> Int[Tensor, "R n"]:
-    """Find points by their fingerprints; equal points are interchangeable.
+    """Return the indices of points with the fingerprints `wanted`; equal points are interchangeable.
 
-    A replica whose points are all where they were `before` keeps these. Missing or forbidden points are refused.
+    A replica keeps its indices `before` if all are still correct. Raise InputError for missing or forbidden points.
     """
     places = before.cpu().numpy().copy()
     for r, (rows, old, may) in enumerate(zip(wanted, places, allowed.cpu().numpy(), strict=True)):

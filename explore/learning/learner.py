@@ -1,7 +1,7 @@
-"""Pool-based active learning: ask which points to label, tell their labels.
+"""Pool-based active learning: `ask` which points to label, then `tell` their labels.
 
-`ActiveLearner` runs R replicas of an experiment side by side: `trials` random starts for each acquisition (the arms;
-arm-major on the replica axis). `active_loop` answers with known labels and measures the test error.
+`ActiveLearner` runs R replicas of an experiment in parallel: `trials` random starts for each acquisition (arm), in
+arm-major order on the replica axis. `active_loop` answers queries with known labels and measures the test error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from explore.learning.model import FittedModel, Prediction, check_made
 from explore.learning.pool import Pool, Scales
 from explore.learning.scaling import Standardiser
 
-STOPS = 10  # how often a fit in several processes reports its progress
+STOPS = 10  # progress reports of a fit in several processes
 
 
 class Fitted(NamedTuple):
@@ -43,25 +43,25 @@ class Fitted(NamedTuple):
 
 
 class ActiveLearner:
-    """Chooses points of a pool.
+    """An active learner: it fits a posterior to the labels so far, and chooses the next points of a pool to label.
 
     Args:
-        posterior: fitted from scratch after every `tell`.
+        posterior: the posterior, fitted from scratch after every `tell`.
         x: [P, ...] inputs of all points, labelled or not.
-        acquisitions: one rule (or its name) an arm; the arms share start, noise and everything else.
+        acquisitions: one rule (or its name) per arm; the arms share initialisation, noise and everything else.
         trials: independent repetitions; R = trials * len(acquisitions).
-        allowed: [trials, P] which points may ever be chosen (test points may not); all by default.
-        seed: root of all random streams; together with the labels told it decides everything.
+        allowed: [trials, P] mask of the points that may ever be chosen (not test points); default: all.
+        seed: root of all random streams; the seed and the labels determine all results.
         samples: weight samples for predictions.
-        cost: [P] cost of each point's label, positive: rules choose by score per cost.
-        targets: [T, ...] inputs whose labels matter, for rules that use them; by default those of the candidates.
-        standardise: inputs by mean and deviation of the "labelled" points, of all allowed points ("pool"), not at all
-            ("none", and so for images), or by a `Standardiser` for one input, as [C, 1, 1] for the channels of images.
-            Targets of a regression always by those of the labelled points, except for a net that is `trained`, which
-            needs "none".
-        device, dtype: where to compute, and in which floating-point type.
+        cost: [P] cost of each point's label, positive; rules then choose by score per cost.
+        targets: [T, ...] inputs whose labels are of interest, for rules that use them; default: the candidates.
+        standardise: how to standardise inputs: by mean and standard deviation of the labelled points ("labelled") or
+            of all allowed points ("pool"), not at all ("none"), or by a `Standardiser` for one input. Images are only
+            standardised by a `Standardiser`, such as one of shape [C, 1, 1]. Regression targets are always standardised
+            by the labelled points, except for a `trained` net, which needs "none".
+        device, dtype: device and floating-point type to compute with.
         jobs: processes that share the trials of each fit, see `explore.learning.fit.sharded_fit`.
-        posterior_for: the posterior by number of labels; None: always the same.
+        posterior_for: a function from the number of labels to the posterior; None: always `posterior`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ActiveLearner:
 
     @property
     def labelled(self) -> Int[Tensor, "R n"]:
-        """The labelled points, in the order of their labels."""
+        """Indices of the labelled points, in the order in which they were labelled."""
         return self._pool.points
 
     @property
@@ -114,29 +114,29 @@ class ActiveLearner:
 
     @property
     def round(self) -> int:
-        """How often `tell` was called."""
+        """Number of `tell` calls so far."""
         return self._pool.round
 
     def tell(self, indices: Any, y: Any) -> None:
-        """Add labels; refuse points that may not be chosen or have a label, and invalid labels.
+        """Add labels. Raise InputError for points that are not allowed or already labelled, and for invalid labels.
 
         Args:
-            indices: [R, k] points ([k] where R = 1), of an integer type.
-            y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]). With the likelihood
-                `PartialGaussian` some outputs of a point may be NaN: they are not measured.
+            indices: [R, k] point indices ([k] if R = 1), of an integer type.
+            y: [R, k, O] targets ([R, k] if O = 1; class indices always [R, k]). With the likelihood `PartialGaussian`,
+                NaN marks outputs of a point that were not measured.
         """
         self._pool.tell(indices, y)
         self._renew()
 
     def fit(self) -> Iterator[Epoch]:
-        """Fit to all labels so far, unless already fitted; yield after every epoch, in several processes ten times."""
+        """Fit to all labels so far, unless already done; yield after every epoch, or ten times with several `jobs`."""
         if self._fitted is not None:
             return
         scales = self._pool.scales()
         epoch = None
         shards = streams(self.rng.stream("fit", self.round), self.jobs)
         at = stops(self.posterior.epochs, STOPS)
-        # A few labels are not divided: each process has the same fit, and a part of the pool to score.
+        # The few labels are not divided: every process repeats the same fit, and then scores its part of the pool.
         for epoch in parallel.alone(sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at)):
             yield epoch
         assert epoch is not None
@@ -156,7 +156,7 @@ class ActiveLearner:
         return self._fitted
 
     def check(self, k: int, times: int = 1, pending: int = 0) -> None:
-        """Refuse `times` batches of k points, beside pending ones, that the candidates or the rules do not allow."""
+        """Raise InputError if `times` batches of k points, beside pending ones, are too many for the pool or a rule."""
         available = int(self.mask.sum(1).min()) - pending
         check_count("k", k)
         if k * times > available:
@@ -168,13 +168,13 @@ class ActiveLearner:
     def ask(self, k: int = 1, pending: Any = None) -> Choice:
         """Choose the next k points of every replica, [R, k], each arm by its own rule.
 
-        Warns where a rule scores points one by one, so that what it chooses may be near-duplicates. In several
-        processes (`execution.parallel`) each scores a part of the pool, and all have the same answer.
+        Warn if a rule scores points independently, so that its batch may contain near-duplicates. In several processes
+        (`execution.parallel`), each scores a part of the pool, and all return the same points.
 
         Args:
-            k: how many.
-            pending: [R, p] points ([p] where R = 1) that were handed out and have no label yet: they are not chosen,
-                and the rules account for their labels, whatever these will be.
+            k: number of points.
+            pending: [R, p] points ([p] if R = 1) that were suggested but have no labels yet. They are not chosen again,
+                and the rules take them into account without knowing their labels.
         """
         waiting = None if pending is None else self._pool.free(pending)
         p = 0 if waiting is None else waiting.shape[1]
@@ -188,35 +188,35 @@ class ActiveLearner:
 
     @property
     def model(self) -> FittedModel:
-        """The current fit as a value, which predicts and can be saved."""
+        """The current fit as a model that predicts and can be saved."""
         state, _, scales = self.fitted
         shape = tuple(self.x.shape[1:])
         return FittedModel(self.posterior, state, scales, shape, self.samples, self.rng.seed, self.round, self.rng.arms)
 
     def predict(self, x: Any) -> Prediction:
-        """Predictions of a regression at new inputs x [P, ...]."""
+        """Return predictions of a regression at new inputs x [P, ...]."""
         return self.model.predict(x)
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
-        """Low and high ends of the central interval that holds a target at x [P, ...] with this probability."""
+        """Return low and high ends of the central interval that contains a target at x with probability `level`."""
         return self.model.interval(x, level)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
-        """Class probabilities at new inputs x [P, ...], averaged over the weights."""
+        """Return class probabilities at new inputs x [P, ...], averaged over the weights."""
         return self.model.probabilities(x)
 
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
-        """Test metrics in original units on points [R, m] of the pool; y [P, O] or [P] are the labels of all points."""
+        """Return test metrics in original units on pool points [R, m]; y [P, O] or [P] are the labels of all points."""
         scales = self.fitted.scales
         unit = scales.y.scale.squeeze(1) if scales.y.scale.dim() else None
         return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The labels so far; the arguments and the seed determine everything else."""
+        """Return the labels so far; the arguments and the seed determine everything else."""
         return self._pool.state_dict()
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict` of the same points, in any order, and the same arguments."""
+        """Resume from a `state_dict`; the points (in any order) and the arguments must be the same."""
         self._pool.load_state_dict(saved)
         self._renew()
 
@@ -224,7 +224,7 @@ class ActiveLearner:
         self._fitted, self.posterior = None, self._posterior_for(self.labelled.shape[1])
 
     def _prices(self, cost: Any) -> Float[Tensor, " P"]:
-        """Check the costs of labels, and that every rule uses them."""
+        """Check the costs of labels, and that every rule uses costs; return them as a tensor."""
         prices = torch.as_tensor(np.require(cost, requirements="W"), device=self.rng.device).to(self.rng.dtype)
         if prices.shape != self.x.shape[:1] or not (prices > 0).all() or not prices.isfinite().all():
             raise InputError(f"cost must have one positive number for each of the {len(self.x)} points")
@@ -240,7 +240,7 @@ class ActiveLearner:
         """Choose the next points of arm i."""
         rule, arm = self.acquisitions[i], slice(i * self.trials, (i + 1) * self.trials)
 
-        def sample() -> Predictor:  # of all arms at once, so that they share their numbers
+        def sample() -> Predictor:  # for all arms at once, so that they share random numbers
             nets = self._sample("acquire")
             base.check(rule, self.posterior, nets.samples)
             return dataclasses.replace(nets, layers=tree.part(nets.layers, arm), noise=tree.part(nets.noise, arm))
@@ -265,7 +265,7 @@ class ActiveLearner:
 
 
 def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
-    """Check the rules, one per arm."""
+    """Check and yield the rules, one per arm."""
     if isinstance(acquisitions, str) or not isinstance(acquisitions, Sequence) or not acquisitions:
         raise InputError(f"acquisitions is {acquisitions!r:.100}; it must be a list of rules, such as ['random']")
     for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions):
@@ -278,7 +278,7 @@ class Round(NamedTuple):
     """A finished active-learning round."""
 
     round: int  # from 1
-    labels: int  # to which the measured fit was made
+    labels: int  # number of labels of the fit
     metrics: dict[str, Float[Tensor, " R"]]
     info: Info  # of the last training batch
     choice: Choice | None  # the points labelled next; None in the last round
@@ -289,10 +289,10 @@ def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k
     """Run rounds of fit, test and acquire, from the learner's round on; yield each `Epoch` and each finished `Round`.
 
     Args:
-        learner: with its initial labels told (that is round 1).
-        y: [P, O] or [P] the labels of all points; the oracle.
+        learner: a learner that has its initial labels (this is round 1).
+        y: [P, O] or [P] labels of all points, used as the oracle.
         test: [R, m] indices of the held-out points of every replica.
-        rounds: fits in all; one acquisition fewer.
+        rounds: total number of fits; the last one is not followed by an acquisition.
         k: points acquired after each fit.
     """
     labels = np.asarray(y)

@@ -1,4 +1,4 @@
-"""Predictions of new tables and images by the model of a finished run: `explore.load_run`."""
+"""Predictions for new tables and images with the model of a finished run: `explore.load_run`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEARNT = {
 
 
 class TableWarning(UserWarning):
-    """A table has imputed, unknown or unused values."""
+    """A warning about a table, such as imputed cells or ignored columns."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class LoadedRun:
     """One of the fitted models of a run, with the names of its features and targets."""
 
     folder: Path
-    settings: ModelSettings  # those of the run that its models depend on
+    settings: ModelSettings  # settings of the run that determine its models
     saved: Saved  # all models of the run
-    which: dict[str, Any]  # the keys of this one, {"posterior": ..., "arm": ..., "trial": ...}
+    which: dict[str, Any]  # the keys of this model, {"posterior": ..., "arm": ..., "trial": ...}
     fitted: FittedModel  # one replica; it takes and returns arrays instead of tables
 
     @property
@@ -52,17 +52,17 @@ class LoadedRun:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes, in the order of their probabilities; none for a regression."""
+        """The classes, in the order of their probabilities; empty for a regression."""
         return self.saved.names.classes
 
     @property
     def images(self) -> bool:
-        """Whether it classifies images, not table rows."""
+        """Whether the model classifies images instead of table rows."""
         return self.settings.net is not None
 
     @property
     def about(self) -> str:
-        """A description: which model of how many."""
+        """A description of this model: its posterior and keys, and the number of training examples."""
         posterior, *keys = self.which.items()
         parts = [str(posterior[1])]
         for key, value in keys:
@@ -78,27 +78,28 @@ class LoadedRun:
         self, table: pd.DataFrame | str | os.PathLike[str], level: float | None = None,
         quantiles: Sequence[float] = (), sheet: str | None = None,
     ) -> pd.DataFrame:  # fmt: skip
-        """Predict the rows of a table, which has the columns of the features, in any order.
+        """Predict the rows of a table that has the feature columns, in any order.
 
-        A `TableWarning` tells of imputed cells and unknown columns.
+        A `TableWarning` reports imputed cells and unknown columns.
 
         Args:
-            table: a data frame, or a file as `load_table` takes it; for a run on images an image, a folder of
-                images, or an .npz file with `x`, uint8 [images, height, width] or with 1 or 3 channels last.
-            level: of the interval; None: 0.9.
+            table: a data frame, or a file that `load_table` reads. For a run on images: an image, a folder of images,
+                or an .npz file with `x`, uint8 [images, height, width] or with 1 or 3 channels last.
+            level: probability of the interval; None: 0.9.
             quantiles: levels of further quantiles.
-            sheet: of an Excel file; None: the first.
+            sheet: sheet of an Excel file; None: the first.
 
         Returns:
-            A row for each of the table, with the index of a data frame. Regression: `mean`, `low` and `high` (the
-            target lies between with probability `level`), the standard deviations `epistemic` and `noise`, and `q0.05`
-            for a quantile; each name ends with `_TARGET` if there are several targets. If targets were learnt as
-            logarithms or ranks, `mean` is the median, and the deviations are in that scale. Classes: `p_NAME` of each,
-            the likeliest `class`, and in nats the `entropy` of the prediction and the mutual `information` of class
-            and weights.
+            One row per row of the table, with the index of a data frame.
+            Regression: `mean`; `low` and `high`, between which the target lies with probability `level`; the standard
+            deviations `epistemic` and `noise`; and quantiles such as `q0.05`. With several targets, each name ends with
+            `_TARGET`. If the model was fitted to logarithms or ranks of the targets, `mean` is the median, and the
+            standard deviations are in that scale.
+            Classification: `p_NAME` for each class; the most likely `class`; and, in nats, the `entropy` of the
+            prediction and the mutual `information` between class and weights.
 
         Raises:
-            InputError: when a column is missing, or a cell is not of its column's kind.
+            InputError: if a column is missing, or a cell is not of its column's kind.
         """
         cells, x, notes = self.read(table, sheet)
         for note in notes:
@@ -109,7 +110,7 @@ class LoadedRun:
         return frame.set_axis(table.index) if isinstance(table, pd.DataFrame) else frame
 
     def read(self, table: Any, sheet: str | None = None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
-        """Read a table, or images with a table of their names; return it with the inputs of the model, and notes."""
+        """Read a table or images; return the table (for images, of their names), the model inputs, and notes."""
         if not self.images:
             cells = cells_of(table, self.settings.decimal, sheet)
             return cells, *self.inputs(cells)
@@ -123,7 +124,7 @@ class LoadedRun:
         return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
 
     def inputs(self, cells: Cells) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Return rows as model inputs [P, D], and notes on imputed cells and ignored columns."""
+        """Convert rows to model inputs [P, D]; also return notes, such as on imputed cells and ignored columns."""
         names, schema = self.saved.names, self.saved.schema
         if schema is None:
             for name in names.features:
@@ -146,11 +147,11 @@ class LoadedRun:
         return x, (*notes, *self._extrapolated(x))
 
     def _extrapolated(self, x: np.ndarray) -> Iterator[str]:
-        """Yield a sentence on each column of numbers in which rows [P, D] are far from the training data."""
+        """Yield a sentence for each numeric column in which some rows of x [P, D] are far from the training data."""
         schema, scales = self.saved.schema, self.fitted.scales.x
         numbers = self.features if schema is None else [c.name for c in schema.columns if c.kind == "number"]
         mean, scale = (moment.flatten().double().cpu().numpy() for moment in scales)
-        if not mean.any() and (scale == 1).all():  # not standardised: the training data are unknown
+        if not mean.any() and (scale == 1).all():  # not standardised: the range of the training data is unknown
             return
         apart = np.abs(x - mean) / scale  # [P, D]
         for i in np.flatnonzero((apart > FAR).any(0)):
@@ -170,7 +171,7 @@ def predictions(
     fitted: FittedModel, names: Names, transform: Transform, x: np.ndarray, level: float | None = None,
     quantiles: Sequence[float] = (),
 ) -> pd.DataFrame:  # fmt: skip
-    """Predict inputs [P, D] for transformed targets; see `LoadedRun.predict`."""
+    """Predict inputs [P, D], and convert transformed targets back to original units; see `LoadedRun.predict`."""
     if names.classes:
         if quantiles or level is not None:
             option = "quantiles" if quantiles else "level"
@@ -193,7 +194,7 @@ def predictions(
 
 
 def _of_one(values: torch.Tensor) -> np.ndarray:
-    """Return the values of the one replica, [P, O] or [P]."""
+    """Return the values [P, O] or [P] of the only replica as a NumPy array."""
     array: np.ndarray = values[0].double().cpu().numpy()
     return array
 
@@ -204,24 +205,24 @@ def load_run(
 ) -> LoadedRun:  # fmt: skip
     """Load a finished run of `explore active`, `classify` or `compare`, or a campaign of `explore suggest`, to predict.
 
-    A run has many fitted models. The default is the first one: of the first posterior that was compared, of the
-    acquisition and not its control, and of the first trial or split. `LoadedRun.about` names it.
+    A run has many fitted models. The default is the first one: the first posterior of a comparison, the acquisition
+    instead of its control, and the first trial or split. `LoadedRun.about` describes it.
 
     Args:
-        folder: of the run, or POOL.explore of a campaign.
-        posterior: of a comparison.
-        arm: the acquisition or "random", of active learning.
-        trial: of active learning, from 1.
-        split: of a comparison, from 1.
-        trust: modules that the run may import, which runs them.
-        device: where to predict.
+        folder: the run folder, or POOL.explore for a campaign.
+        posterior: for a comparison: the posterior.
+        arm: for active learning: the acquisition, or "random".
+        trial: for active learning: the trial, from 1.
+        split: for a comparison: the split, from 1.
+        trust: modules that the run may import; importing them executes their code.
+        device: device to predict on.
 
     Raises:
-        InputError: when it is no such run, has no such model, is damaged, or needs a module that is not trusted.
+        InputError: if the folder is not such a run, is damaged, lacks this model, or needs an untrusted module.
     """
     folder = Path(folder)
     content = saved.read(folder, trust, str(device))
-    labels = {registry.hyphened(name): name for name in content.models}  # candidates of a grid name settings, too
+    labels = {registry.hyphened(name): name for name in content.models}  # labels of grid candidates include settings
     wanted = next(iter(content.models)) if posterior is None else posterior
     if (label := labels.get(registry.hyphened(wanted))) is None:
         raise one_of(f"posterior of {folder}", wanted, content.models)

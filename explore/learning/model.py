@@ -1,4 +1,4 @@
-"""A fitted posterior as a value: it predicts in the target's own units, and is saved as tensors and plain values."""
+"""Fitted models: they predict in the targets' original units, and are saved as tensors and plain values."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class Prediction(NamedTuple):
 
     mean: Tensor
     epistemic: Tensor  # standard deviation over the weights
-    total: Tensor  # with the noise
+    total: Tensor  # standard deviation including the noise
     noise: Tensor  # standard deviation of the noise alone
 
 
 @dataclass(frozen=True)
 class FittedModel:
-    """R replicas of a posterior that were fitted side by side, each with its own scales.
+    """R replicas of a posterior that were fitted in parallel, each with its own scales.
 
-    It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise, from a stream that
-    `seed` and `round` name, so that the same question has the same answer.
+    It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. `seed` and `round`
+    determine these samples, so repeated predictions are equal.
     """
 
-    posterior: Predictive  # its settings, with the net and the likelihood
+    posterior: Predictive  # with its settings, network and likelihood
     state: State  # of the posterior
     scales: Scales  # of inputs and targets
-    shape: tuple[int, ...]  # of one input, in its own units
-    samples: int = 100  # S, or as many as the posterior has
+    shape: tuple[int, ...]  # of one input
+    samples: int = 100  # S; posteriors with a fixed number of samples use their own number
     seed: int = 0  # root of the random numbers
     round: int = 1  # of the experiment
-    arms: int = 1  # equal blocks of replicas that share their random numbers
+    arms: int = 1  # equal blocks of replicas that share random numbers
     factor: Float[Tensor, " R"] | None = None  # on the predictive variance, see `explore.learning.calibration`
 
     def __post_init__(self) -> None:
@@ -70,26 +70,26 @@ class FittedModel:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> FittedModel:
-        """Fit one replica from scratch, bit-identical to a learner's that was told all labels at once.
+        """Fit one replica from scratch; bit-identical to the fit of an `ActiveLearner` given all labels at once.
 
         Args:
             posterior: what to fit; its settings include the number of epochs.
-            x: [P, ...] inputs in their own units; or a DataLoader of (x, y), or a Dataset of such pairs, which is read
-                once: the posterior makes its own batches.
-            y: [P, O] targets ([P] where O = 1), or [P] class indices.
+            x: [P, ...] inputs in original units; or a DataLoader of (x, y), or a Dataset of such pairs. These are read
+                once, since the posterior makes its own batches.
+            y: [P, O] targets ([P] if O = 1), or [P] class indices.
             samples: weight samples for predictions.
             seed: root of all random numbers.
-            standardise: inputs by their mean and deviation ("labelled"), or not at all ("none", and always for images,
-                which must not be bytes then). A net that is `trained` needs "none", which also leaves targets as they
-                are.
-            calibrate: the share of the examples, at most 0.5, held out of another fit, to which one factor on the
-                predictive variance is fitted; 0 for none. It takes as long as the fit.
-            device: where to compute.
+            standardise: "labelled" standardises inputs by their mean and standard deviation, but leaves images (which
+                must not be bytes) unchanged; "none" standardises no inputs. A `trained` network needs "none"; its
+                targets are not standardised either.
+            calibrate: the share of the examples, at most 0.5, held out of a second fit, to which one factor on the
+                predictive variance is fitted; 0: no calibration. The second fit takes as long as the first.
+            device: device to compute on.
             dtype: floating-point type to compute in.
 
         Raises:
-            InputError: for numbers that are not finite or do not fit the net, invalid classes, or calibrated classes.
-            Failure: where the fit failed, as with steps that are far too long.
+            InputError: for numbers that are not finite, wrong shapes, invalid classes, or `calibrate` with classes.
+            Failure: if the fit diverged, for example because the learning rate is far too high.
         """
         check_made(posterior)
         check_count("samples", samples)
@@ -112,35 +112,35 @@ class FittedModel:
 
     @property
     def initial_curvature_share(self) -> Float[Tensor, " R"]:
-        """The initial curvature's remaining share; if large, standard deviations are far too small."""
+        """The share of the curvature that is still the initial one; if large, standard deviations are far too small."""
         return self.posterior.initial_curvature_share(self.state)
 
     @property
     def replicas(self) -> int:
-        """R."""
+        """The number of replicas, R."""
         return len(self.state.common.alive)
 
     @property
     def rng(self) -> Rng:
-        """The root of the random numbers, on the state's device and of its type."""
+        """The root of the random numbers, with the state's device and dtype."""
         leaf = next(t for t in tree.tensors(self.state) if t.dim() and t.is_floating_point())
         return Rng(self.seed, leaf.device, leaf.dtype, self.arms)
 
     def predictor(self, n: int | None = None) -> Predictor:
-        """Sample n nets (by default `samples`), as all predictions do."""
+        """Sample n networks (default: `samples`), as all predictions do."""
         check_count("n", n := self.samples if n is None else n)
         predictor = Predictor.sample(self.posterior, self.state, n, self.rng.stream("test", self.round))
         return predictor if self.factor is None else predictor.stretched(self.factor)
 
     def replica(self, r: int) -> FittedModel:
-        """One replica alone; its nets are sampled again, so its numbers differ slightly."""
+        """Return replica r alone. Its networks are sampled again, so its predictions differ slightly."""
         if not (isinstance(r, int) and 0 <= r < self.replicas):
             raise InputError(f"there is no replica {r!r}; they are numbered 0 to {self.replicas - 1}")
         state, scales, factor = tree.part((self.state, self.scales, self.factor), slice(r, r + 1))
         return replace(self, state=state, scales=scales, factor=factor, arms=1)
 
     def predict(self, x: Any) -> Prediction:
-        """Mean and standard deviations of a regression at inputs x [P, ...]."""
+        """Return mean and standard deviations of a regression at inputs x [P, ...]."""
         if self.posterior.likelihood.discrete:
             raise InputError("a classification has no mean. Use probabilities(x)")
         predictor, y = self.predictor(), self.scales.y
@@ -149,7 +149,7 @@ class FittedModel:
         return Prediction(y.undo(mean), epistemic, total, noise.sqrt() * y.scale)
 
     def quantiles(self, x: Any, levels: Sequence[float]) -> Float[Tensor, "K R P O"]:
-        """Marginal quantiles of the target at these levels, for each input x [P, ...]."""
+        """Return marginal quantiles of the target at these levels, for each input x [P, ...]."""
         if self.posterior.likelihood.discrete:
             raise InputError("a classification has no quantiles. Use probabilities(x)")
         levels = levels.tolist() if isinstance(levels, Tensor | np.ndarray) else levels
@@ -163,13 +163,13 @@ class FittedModel:
         return self.scales.y.undo(filled(chunks, len(x), 2)[0])
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
-        """Low and high ends of the central interval that holds the target with this probability."""
+        """Return low and high ends of the central interval that contains the target with probability `level`."""
         check_range("an interval's level", level, "(0, 1)")
         low, high = self.quantiles(x, ((1 - level) / 2, (1 + level) / 2))
         return low, high
 
     def below(self, x: Any, y: Any) -> Float[Tensor, "R P O"]:
-        """The probability that the target at each of the inputs x [P, ...] lies below a number y, [P, O] ([P])."""
+        """Return the probability that the target at each input x [P, ...] is below the threshold y, [P, O] or [P]."""
         if self.posterior.likelihood.discrete:
             raise InputError("below() applies to regression only. Use probabilities(x)")
         predictor, thresholds = self.predictor(), self._targets(x, numbers(y, "threshold")).unsqueeze(0)
@@ -182,7 +182,7 @@ class FittedModel:
         return filled(((part, (below(part, out),)) for part, out in outputs), len(x))[0]
 
     def evaluate(self, x: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
-        """Return metrics in original units on test points x [P, ...] and their labels y, see `Predictor.evaluate`."""
+        """Return test metrics in original units for points x [P, ...] with labels y, see `Predictor.evaluate`."""
         inputs, width = self._standardised(x), self._width
         values = labels(y, width if self.posterior.likelihood.discrete else 0, self.rng.device)
         if self.posterior.likelihood.discrete:
@@ -195,12 +195,12 @@ class FittedModel:
 
     @property
     def _width(self) -> int:
-        """Outputs, or classes."""
+        """The number of outputs, or of classes."""
         out = at_zero(self.posterior, torch.zeros(1, *self.shape, device=self.rng.device, dtype=self.rng.dtype))
         return self.posterior.likelihood.mean(out).shape[-1]
 
     def _targets(self, x: Any, values: Tensor) -> Float[Tensor, "P O"]:
-        """Check that there is one number for each point and output."""
+        """Check that there is one number for each point and output; return the numbers as [P, O]."""
         shape = [len(x), self._width]
         if list(values.shape) != shape and not (shape[1] == 1 and list(values.shape) == shape[:1]):
             raise InputError(
@@ -209,17 +209,17 @@ class FittedModel:
         return values.to(self.rng.device, torch.float64).reshape(shape)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
-        """Class probabilities at inputs x [P, ...], averaged over the weights."""
+        """Return class probabilities at inputs x [P, ...], averaged over the weights."""
         return self.predict_classes(x).probabilities
 
     def predict_classes(self, x: Any) -> ClassPrediction:
-        """Class probabilities, with their entropy and their mutual information with the weights, in nats."""
+        """Return class probabilities, their entropy, and the mutual information of class and weights, in nats."""
         if not self.posterior.likelihood.discrete:
             raise InputError("a regression has no class probabilities. Use predict(x)")
         return self.predictor().classes(self._standardised(x))
 
     def sample(self, x: Any, n: int) -> Tensor:
-        """Draw n joint samples of targets [R, n, P, O] or classes [R, n, P] at x [P, ...], one net for all points."""
+        """Draw n joint samples of targets [R, n, P, O] or classes [R, n, P] at x [P, ...], each from one network."""
         predictor = self.predictor(n)
         turn = torch.arange(n, device=self.rng.device) % predictor.samples
         noise = tree.map_tensors(lambda t: t[:, turn], predictor.noise)
@@ -231,10 +231,10 @@ class FittedModel:
         return self.scales.y.undo(drawn.flatten(1, 2)).unflatten(1, drawn.shape[1:3])
 
     def _standardised(self, x: Any) -> StandardisedInputs:
-        """Check inputs (images scaled by channel must be bytes), and standardise them on demand."""
+        """Check inputs, and standardise them on demand. Images scaled by channel need whole values from 0 to 255."""
         inputs = RawInputs(x, self.rng)
         inputs.check_shape(self.shape, "the training inputs")
-        values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
+        values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as the commands scale images, which are bytes
         checked = by_channel and values.dtype != torch.uint8
         if checked and bool(((values < 0) | (values > 255) | (values != values.round())).any()):
             raise InputError("images must be whole numbers from 0 to 255; the model scales them")
@@ -242,7 +242,7 @@ class FittedModel:
         return StandardisedInputs(inputs, points, self.scales.x, self.rng.dtype)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole model as tensors on the CPU, numbers, and texts that identify the posterior."""
+        """Return the whole model as tensors on the CPU, numbers, and strings that identify the posterior."""
         tensors = tree.save({"state": self.state, "scales": self.scales, "factor": self.factor})
         whole = {name: getattr(self, name) for name in WHOLE}
         plain = {"shape": list(self.shape), "posterior": dict(described("posterior", self.posterior))}
@@ -253,7 +253,10 @@ class FittedModel:
     def from_state_dict(
         posterior: Predictive, saved: Mapping[str, Any], device: str | torch.device = "cpu"
     ) -> FittedModel:
-        """Undo `state_dict` exactly; refuse a posterior of another class, net, likelihood or setting (but epochs)."""
+        """Restore a model from its `state_dict`.
+
+        Raise InputError unless the posterior has the same class, network, likelihood and settings (except `epochs`).
+        """
         rng = Rng(0, device)
         try:
             state = {name[6:]: t for name, t in saved.items() if name.startswith("state.")}
@@ -277,7 +280,7 @@ class FittedModel:
 
 
 def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Give every output its own noise precision; older states have one for all of them."""
+    """Expand the noise precision of older states, which is shared by all outputs, to one per output."""
     return {
         name: t.unsqueeze(-1).expand(like[name].shape)
         if name.startswith("common.noise.") and name in like and t.shape == like[name].shape[:-1]
@@ -287,6 +290,6 @@ def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) ->
 
 
 def check_made(posterior: Any) -> None:
-    """Refuse anything but a posterior, such as its name."""
+    """Raise InputError unless this is a posterior object, for example if it is only a name."""
     if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
         raise InputError(f"posterior is a {type(posterior).__name__}. Create one with explore.posterior(name, ...)")

@@ -34,7 +34,7 @@ class Scales(NamedTuple):
 
 
 class Pool:
-    """P points, for each of T trials a subset; R = T * arms, arm by arm. See `ActiveLearner` for its arguments."""
+    """A pool of P points, with a subset for each of T trials; R = T * arms, arm-major. See `ActiveLearner`."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class Pool:
         self.round = 0  # the number of `tell` calls
 
     def like(self, x: Any) -> RawInputs:
-        """Check that other inputs have the shape of the pool's."""
+        """Return other inputs as `RawInputs`, if they have the shape of the pool's."""
         inputs = RawInputs(x, self._rng)
         inputs.check_shape(tuple(self.x.shape[1:]), "the pool")
         return inputs
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
-        """Standardise inputs that are `like` the pool's for every replica."""
+        """Standardise other inputs, from `like`, for every replica."""
         scaled = scales.x.apply(inputs[:].unsqueeze(0), self._rng.dtype)
         return scaled.expand(self.replicas, *inputs.shape)
 
@@ -91,7 +91,7 @@ class Pool:
                 f"got {values.numel()} labels for {points.numel()} points; each point needs {self._outputs}"
             )
         shape, values = list(values.shape), self._shaped(values, *points.shape)
-        # In another order of axes the labels would be shuffled among the points.
+        # With axes in another order, labels would be assigned to the wrong points.
         if [n for n in shape if n > 1] != [n for n in values.shape if n > 1]:
             raise InputError(f"labels must have shape {list(values.shape)}; got {shape}")
         if self._partial and values.isnan().all(-1).any():
@@ -102,7 +102,7 @@ class Pool:
         self.round += 1
 
     def free(self, indices: Any) -> Int[Tensor, "R p"]:
-        """Check that each replica's points are available and unique."""
+        """Return point indices as [R, p]. Raise InputError unless each replica's points are available and unique."""
         points, replicas = self._indices(indices), self.replicas
         if replicas > 1 and (points.dim() != 2 or len(points) != replicas):
             raise InputError(
@@ -116,7 +116,7 @@ class Pool:
         return points
 
     def test(self, indices: Any, y: Any, scales: Scales) -> Batch:
-        """Standardise some points [R, m]; y are the labels of the whole pool."""
+        """Return points [R, m] with their labels, standardised; y has the labels of the whole pool."""
         points, values, n = self._indices(indices), labels(y, self._classes, self._rng.device), len(self.x)
         if points.dim() != 2 or len(points) != self.replicas or not points.numel():
             raise InputError(f"test indices must have shape [{self.replicas}, m]; got {list(points.shape)}")
@@ -127,7 +127,7 @@ class Pool:
         return Batch(self.inputs(points, scales), self._targets(self._shaped(values, n)[points], scales))
 
     def _indices(self, indices: Any) -> Tensor:
-        """Check numbers of points, in their original shape."""
+        """Check point indices; return them as int64 in their original shape."""
         try:
             points = self._rng.tensor(indices)
         except (TypeError, ValueError):
@@ -142,7 +142,7 @@ class Pool:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
 
     def scales(self) -> Scales:
-        """The scales of the labelled points; input scales follow `standardise`."""
+        """Return the scales of the labelled points; for inputs, they depend on `standardise`."""
         if self.y is None:
             raise InputError("no labels yet. Call tell() before ask()")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit
@@ -151,7 +151,7 @@ class Pool:
             x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
         elif self.x.dim() == 2 and self._standardise != "none":
             points = self.points
-            if self._standardise == "pool":  # of every replica equally many
+            if self._standardise == "pool":  # equally many in every replica
                 points = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]
             chunks = list(parts(points.shape[1], len(points) * self.x.shape[1]))
             x = Standardiser.of(lambda: (self._raw[points[:, part]] for part in chunks), math.inf)
@@ -161,34 +161,34 @@ class Pool:
 
     @cached_property
     def _spread(self) -> Float[Tensor, "1 D"]:
-        """The scale of a column constant among the labelled points: the whole pool's, at least 1."""
+        """The scale for columns that are constant among the labelled points: that of the whole pool, at least 1."""
         chunks = list(parts(len(self._raw), self.x.shape[1]))
         return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
 
     def inputs(self, points: Int[Tensor, "R m"], scales: Scales) -> Float[Tensor, "R m ..."]:
-        """Standardised inputs."""
+        """Return the standardised inputs of some points."""
         return scales.x.apply(self._raw[points], self._rng.dtype)
 
     def standardised(self, points: Int[Tensor, "R C"], scales: Scales) -> StandardisedInputs:
-        """Standardised inputs, made on demand."""
+        """Return the inputs of some points, standardised on demand."""
         return StandardisedInputs(self._raw, points, scales.x, self._rng.dtype)
 
     def _targets(self, y: Tensor, scales: Scales) -> Tensor:
-        """Standardised labels [R, m, O], NaN where one is missing, or the class indices [R, m] themselves."""
+        """Return standardised labels [R, m, O], with NaN for missing ones; class indices [R, m] stay unchanged."""
         if not self._partial:
             return y if self._classes else scales.y.apply(y, self._rng.dtype)
         present = ~y.isnan()
         return torch.where(present, scales.y.apply(torch.where(present, y, scales.y.mean), self._rng.dtype), torch.nan)
 
     def labelled(self, scales: Scales) -> Batch:
-        """The labelled points, standardised."""
+        """Return the labelled points, standardised."""
         assert self.y is not None
         return Batch(self.inputs(self.points, scales), self._targets(self.y, scales))
 
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None
     ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
-        """Return the points that an arm may choose, which of them exist, and uniform numbers, the same in every arm."""
+        """Return an arm's candidates (padded to C), a mask of the real ones, and uniform numbers shared by all arms."""
         mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
         points = _first(mask)[:, : int(mask.sum(1).max())]
         present = mask.gather(1, points)
@@ -197,7 +197,7 @@ class Pool:
         return points, present, rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The labels, with fingerprints of their points and everything that gives them meaning."""
+        """Return the labels, with fingerprints of their points and the settings that they depend on."""
         return {
             "format": torch.tensor(FORMAT),
             "labelled": self.points.cpu().clone(),
@@ -229,7 +229,7 @@ class Pool:
         self.y = saved["y"].to(self._rng.device) if self.points.shape[1] else None
 
     def _meaning(self) -> dict[str, Any]:
-        """What saved labels refer to."""
+        """Return the settings that must be the same when labels are loaded."""
         return {
             "seed": self._rng.seed,
             "points": len(self.x),
@@ -250,19 +250,19 @@ class Pool:
 
 
 def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "1 1 n O"]:
-    """Outputs of the net at some inputs, with all weights 0."""
+    """Return the network's outputs at some inputs, with all weights 0."""
     net, rng = posterior.net, Rng(0, x.device, x.dtype)
     zeros = [torch.zeros(1, 1, *shape, device=x.device, dtype=x.dtype) for shape in net.shapes]
     return net.output([*zeros, *net.unit_norms(1, rng)], x.unsqueeze(0))
 
 
 def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
-    """The points of each replica in order, masked ones first."""
+    """Return the point indices of each replica, those in the mask first, each part in order."""
     return (~mask).to(torch.uint8).argsort(dim=1, stable=True)
 
 
 def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool[Tensor, "trials points"]:
-    """Check which points may be chosen in each trial; None: all."""
+    """Return the mask of points that may be chosen in each trial, if it is valid; None: all."""
     if allowed is None:
         return torch.ones(trials, points, dtype=torch.bool)
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)

@@ -1,9 +1,9 @@
 """The fitted posteriors in a run folder, stored beside config.json.
 
-model.pt           the posteriors as tensors; the names of features, targets and classes; the keys of the replicas; of a
-                   user's table the schema, and the scale in which its targets were learnt
-probabilities.npz  of `explore classify`: its predictions for the test images
-schema.json        the schema for other programs: it may be newer than the model, and is not read
+model.pt           the posteriors as tensors; names of features, targets and classes; keys of the replicas; for a user's
+                   table also its schema and the transform of its targets
+probabilities.npz  predictions of `explore classify` for the test images
+schema.json        the schema, for other programs; explore does not read it, since it may be newer than the model
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from explore.runs.recorded import Values, read_part, run_id
 
 MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"
 FORMAT = 1
-LARGE = 100 * 2**20  # bytes, from which on the size is printed
+LARGE = 100 * 2**20  # bytes; above this, the size is printed
 COMMANDS = ("active", "classify", "compare", "suggest")  # commands that save a model
 LIKELIHOOD = "likelihood."
 
@@ -42,11 +42,11 @@ class Names:
     """Names of a model's inputs and outputs."""
 
     features: tuple[str, ...]
-    targets: tuple[str, ...]  # none: of a data set by name, which has one
+    targets: tuple[str, ...]  # empty for a registered data set, which has one target
     classes: tuple[str, ...] = ()
 
     def of(self, part: str, target: str) -> str:
-        """Return the column of a part of a prediction: it names its target where there are several."""
+        """Return the column name for a part of a prediction; it ends with the target if there are several."""
         return part if len(self.targets) < 2 else f"{part}_{target}"
 
 
@@ -55,9 +55,9 @@ class Saved:
     """Fitted posteriors by name, with the names of their inputs and outputs."""
 
     names: Names
-    replicas: tuple[Mapping[str, Any], ...]  # the keys of each, such as {"arm": ..., "trial": 1}
+    replicas: tuple[Mapping[str, Any], ...]  # keys of each replica, such as {"arm": ..., "trial": 1}
     models: Mapping[str, FittedModel]
-    schema: Schema | None = None  # of a table; None: the features are columns of numbers
+    schema: Schema | None = None  # of a user's table; None: the features are numeric columns
     transform: Transform = Transform()  # of the targets
 
 
@@ -68,10 +68,10 @@ class Candidate:
     name: str
     preset: str
     settings: Values
-    chosen: Values  # values of a grid, also of likelihood.KEY
+    chosen: Values  # the grid's values, including those of likelihood.KEY
 
     def noise(self, shared: Values) -> Values:
-        """Return the settings of its likelihood: the shared ones and the grid's."""
+        """Return the settings of the likelihood: the shared ones, overridden by the grid's."""
         values = {k.removeprefix(LIKELIHOOD): v for k, v in self.chosen.items() if k.startswith(LIKELIHOOD)}
         return dict(shared) | values
 
@@ -86,19 +86,19 @@ class ModelSettings:
     posterior_settings: Values = field(default_factory=dict)
     likelihood: str = ""
     likelihood_settings: Values = field(default_factory=dict)
-    posteriors: Mapping[str, Candidate] = field(default_factory=dict)  # of a comparison, by label
+    posteriors: Mapping[str, Candidate] = field(default_factory=dict)  # for a comparison, by label
     task: Task = "classification"
     hidden: tuple[int, ...] = ()
-    net: str | None = None  # of images
+    net: str | None = None  # for images
     net_settings: Values = field(default_factory=dict)
-    outputs: tuple[float, ...] | None = None  # by which a user's network is recognised
+    outputs: tuple[float, ...] | None = None  # that identify a user's network
     amp: bool = False
     decimal: str = "."
     drop_columns: tuple[str, ...] = ()
     id_column: str | None = None
 
     def build(self, label: str, state: Mapping[str, Any], names: Names) -> Predictive:
-        """Make the posterior of a saved state, as the run had it."""
+        """Build the posterior of a saved state, with the run's settings."""
         shape = tuple(map(int, state.get("shape", ()))) if self.net else (len(names.features),)
         if self.posteriors:
             chosen = self.posteriors[label]
@@ -116,13 +116,13 @@ class ModelSettings:
 
 
 def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
-    """Read the settings of a run that keeps models, unless they name modules that are not trusted."""
+    """Read the settings of a run that saves models. Raise InputError if they name untrusted modules."""
     settings = trust.settings(folder, COMMANDS, trusted)
     return read_part(ModelSettings, settings, str(folder / "config.json"))
 
 
 def write(folder: Path, saved: Saved, more: bool = False) -> None:
-    """Write the files, each in one step; `more` keeps the models that are in them."""
+    """Write the files, each atomically; with `more`, models that are already saved are kept."""
     schema = saved.schema and saved.schema.to_json()
     if schema is not None:
         with files.replacing(folder / SCHEMA) as draft:
@@ -141,7 +141,7 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
 
 
 def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
-    """Read what `write` wrote, for a device; refuse damaged files, files of another run, and untrusted modules."""
+    """Load what `write` wrote. Raise InputError for damaged files, files of a different run, or untrusted modules."""
     settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
         raise InputError(f"{folder} has no {MODEL}: the run is unfinished. Finish it with --resume, or start over")
@@ -167,7 +167,7 @@ def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
 
 
 def probabilities(folder: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of probabilities.npz, if it is whole and of this run."""
+    """Read the arrays of probabilities.npz. Raise InputError if it is damaged or of a different run."""
     path = folder / PROBABILITIES
     try:
         arrays, _ = packed.arrays(path)
@@ -178,7 +178,7 @@ def probabilities(folder: Path) -> dict[str, np.ndarray]:
 
 
 def check(folder: Path) -> None:
-    """Refuse files of another run than the folder's; there may be none yet."""
+    """Check that model.pt and probabilities.npz, if they exist, belong to the folder's run."""
     if (folder / MODEL).exists():
         _load(folder)
     if (folder / PROBABILITIES).exists():
@@ -190,7 +190,7 @@ def _load(folder: Path) -> Any:
 
 
 def _run(folder: Path, name: str) -> str:
-    """Return the run's id, which its files must have; warn if an earlier version gave none (a campaign's log does)."""
+    """Return the run's id, which its files must have; warn if an older version gave it none (except to campaigns)."""
     if not (run := run_id(folder)) and not (folder / LOG).exists():
         warnings.warn(
             f"{folder} was written by an older version, whose files carry no run id. Make sure that {name} "
@@ -201,7 +201,7 @@ def _run(folder: Path, name: str) -> str:
 
 
 def location(folder: Path) -> str:
-    """Return where the model is, with its size if that is large."""
+    """Return the path of the model, with its size if it is large."""
     size = (folder / MODEL).stat().st_size
     return f"{folder / MODEL}" + (f" ({size / 2**20:.0f} MiB)" if size > LARGE else "")
 

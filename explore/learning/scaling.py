@@ -1,4 +1,4 @@
-"""Inputs and labels as users pass them, and the scales in which they are learnt: standard scores, and `Transform`."""
+"""Checks of users' inputs and labels, and the scales that models are fitted in: standard scores and `Transform`."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from torch.utils.data import DataLoader, Dataset
 from explore.core.errors import UNITS, InputError, extreme, shown
 from explore.core.rng import Rng
 
-ROWS = 2**14  # that are checked together
+ROWS = 2**14  # rows checked at a time
 
 CENTRAL = 3.29  # standard deviations between the 5 % and the 95 % quantile of a Gaussian
-BOUND = 10.0  # robust scores beyond it grow as a logarithm
+BOUND = 10.0  # robust scores beyond it grow logarithmically
 
 
 class Standardiser(NamedTuple):
-    """Mean and standard deviation of each column; replicas, if any, each have their own."""
+    """Mean and standard deviation of each column, separately for each replica if there are any."""
 
     mean: Float[Tensor, "*R 1 D"]
     scale: Float[Tensor, "*R 1 D"]
 
     @staticmethod
     def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
-        """Fit to n examples, one at least; a constant column gets the scale `constant` (`math.inf` makes it 0)."""
+        """Fit to n >= 1 examples. A constant column gets the scale `constant` (with `math.inf`, its scores are 0)."""
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
     def fit_measured(values: Float[Tensor, "*R n D"]) -> Standardiser:
-        """Fit to values with NaN for missing; every column needs a value."""
+        """Fit to values in which NaN means missing; every column needs at least one value."""
         present = ~values.isnan()
         if not bool(present.any(-2).all()):
             raise InputError("a target has no measured value. Every target needs at least one")
         low = torch.where(present, values, torch.inf).amin(-2, keepdim=True)
         high = torch.where(present, values, -torch.inf).amax(-2, keepdim=True)
-        middle = values.nanmean(-2, keepdim=True).clamp(low, high)  # of a constant column exactly that
+        middle = values.nanmean(-2, keepdim=True).clamp(low, high)  # exact for a constant column
         mean, scale = Standardiser.fit(torch.where(present, values, middle))
         share = present.to(values).mean(-2, keepdim=True)
         return Standardiser(mean, torch.where(low == high, scale, scale / share.sqrt()))
 
     @staticmethod
     def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> Standardiser:
-        """Fit to all examples of some chunks, which are generated twice."""
+        """Fit to the examples of all chunks; `chunks` is called twice."""
         n, mean, low, high = _summary(chunks())
         squares = sum(((values - mean).square().sum(-2, keepdim=True) for values in chunks()), torch.zeros_like(mean))
-        # Compared, not deviation == 0: rounding gives a constant column a small one.
+        # Not `deviation == 0`: rounding can give a constant column a small deviation.
         same, deviation, double = low == high, (squares / n).sqrt(), mean.dtype == torch.float64
         least, most = UNITS if double else (0.0, torch.inf)
         failed = ~same & ~((deviation > least) & (deviation < most)) & low.isfinite() & high.isfinite()
@@ -68,9 +68,9 @@ class Standardiser(NamedTuple):
     def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
         """Fit a centre and scale robust to outliers and rare events, for `bounded`.
 
-        The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of
-        values that differ from it where that is larger, over that of a standard Gaussian. A constant column gets the
-        median scale of the others, and at most that of zeros and ones.
+        A column's spread is the distance between its 5 % and 95 % quantiles or, if larger, the median distance of the
+        values that differ from the median. The scale is the spread divided by `CENTRAL`. A constant column gets the
+        median spread of the others, but at most 1.
         """
         double, limits = values.double(), torch.finfo(values.dtype)
         low, middle, high = double.quantile(double.new_tensor([0.05, 0.5, 0.95]), -2, keepdim=True)
@@ -84,7 +84,7 @@ class Standardiser(NamedTuple):
         return Standardiser(mean.to(values.dtype), scale.to(values.dtype))
 
     def apply(self, values: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
-        """Convert units to standard scores [*R, n, D] of this type, which must be finite."""
+        """Convert values to standard scores [*R, n, D] of this dtype. Raise InputError if they are not finite."""
         scores = ((values - self.mean) / self.scale).to(dtype)
         if not scores.isfinite().all():
             raise InputError(
@@ -93,22 +93,22 @@ class Standardiser(NamedTuple):
         return scores
 
     def undo(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Convert standard scores back to units."""
+        """Convert standard scores back to original units."""
         return scores * self.scale + self.mean
 
 
 def bounded(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Replace the distance of scores beyond `BOUND` by its logarithm, so that their order stays."""
+    """Compress the part of scores beyond `BOUND` logarithmically; their order is preserved."""
     inside = scores.clamp(-BOUND, BOUND)
     beyond = (scores - inside).abs().clamp_max(torch.finfo(scores.dtype).max)
     return inside + scores.sign() * beyond.log1p()
 
 
-UNSCALED = Standardiser(torch.zeros(()), torch.ones(()))  # leaves everything as it is
+UNSCALED = Standardiser(torch.zeros(()), torch.ones(()))  # leaves values unchanged
 
 
 def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, Tensor, Tensor]:
-    """The number of examples, and each column's mean, least and largest value."""
+    """Return the number of examples, and each column's mean, minimum and maximum."""
     n, total, low, high = 0, torch.zeros(()), torch.tensor(torch.inf), torch.tensor(-torch.inf)
     for values in chunks:
         if not values.shape[-2]:
@@ -122,7 +122,7 @@ def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, T
 
 
 class RawInputs:
-    """Inputs [P, ...] in their own units, finite; a memory map stays in its file. Features become double precision."""
+    """Finite inputs [P, ...] in original units; memory maps stay on disk. Feature vectors become double precision."""
 
     def __init__(self, x: Any, rng: Rng):
         values = numbers(x, "input")
@@ -134,19 +134,19 @@ class RawInputs:
         return self.shape[0] if self.shape else 0
 
     def __getitem__(self, points: slice | Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
-        """Some inputs, [*n, ...]."""
+        """Return the inputs of some points, [*n, ...]."""
         part = self.x[points.to(self.x.device) if isinstance(points, Tensor) else points]
         return part.to(self._device, self._dtype)
 
     def check_shape(self, shape: tuple[int, ...], which: str) -> None:
-        """Refuse inputs of another shape than [n, *shape]; `which` has this shape."""
+        """Raise InputError unless inputs have shape [n, *shape]; the message says that `which` has this shape."""
         if not len(self) or tuple(self.shape[1:]) != shape:
             expected = ", ".join(map(str, ("n", *shape)))
             raise InputError(f"inputs must have shape [{expected}] like {which}; got {list(self.shape)}")
 
 
 class StandardisedInputs:
-    """Some points [R, C] of raw inputs as a tensor [R, C, ...], standardised on demand to this dtype."""
+    """Points [R, C] of raw inputs, indexed like a tensor [R, C, ...] and standardised on demand to this dtype."""
 
     def __init__(self, raw: RawInputs, points: Int[Tensor, "R C"], scale: Standardiser, dtype: torch.dtype):
         self._raw, self._points, self._scale, self._dtype = raw, points, scale, dtype
@@ -157,11 +157,11 @@ class StandardisedInputs:
 
 
 def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
-    """Finite real numbers as a tensor of their device and type; with `gaps` some may be NaN."""
+    """Convert finite real numbers to a tensor of the same device and dtype. With `gaps`, values may be NaN."""
     try:
-        # Writable: arrays out of pandas often are not, and torch warns of those.
+        # Writable: arrays from pandas are often read-only, and torch warns about those.
         values = values if isinstance(values, Tensor | np.memmap) else np.require(values, requirements="W")
-        with warnings.catch_warnings():  # of a memory map, which is not written
+        with warnings.catch_warnings():  # about a memory map, which is never written to
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             tensor = torch.as_tensor(values)
     except (TypeError, ValueError):
@@ -208,15 +208,15 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Transform:
-    """A transform of each of O targets.
+    """A transform of O targets, each by itself.
 
-    Ranks: the i-th smallest of n targets has the normal score Phi^-1((i - 1/2) / n), equal ones the mean of their
-    scores (van der Waerden). Between targets scores are interpolated, and beyond them constant.
+    Ranks: the i-th smallest of n targets has the normal score Phi^-1((i - 1/2) / n); equal targets have the mean of
+    their scores (van der Waerden). Scores are interpolated between these targets and constant beyond them.
     """
 
     kind: Kind = "none"
-    knots: tuple[tuple[float, ...], ...] = ()  # of "rank", for each target its values, ascending
-    scores: tuple[tuple[float, ...], ...] = ()  # of these
+    knots: tuple[tuple[float, ...], ...] = ()  # for "rank": the distinct values of each target, ascending
+    scores: tuple[tuple[float, ...], ...] = ()  # the normal scores of these values
 
     @staticmethod
     def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> Transform:
@@ -227,7 +227,7 @@ class Transform:
         return Transform(kind, tuple(knots for knots, _ in pairs), tuple(scores for _, scores in pairs))
 
     def apply(self, y: Float[np.ndarray, "n O"]) -> Float[np.ndarray, "n O"]:
-        """Convert targets to the scale in which they are learnt; refuse those without a logarithm."""
+        """Convert targets to the scale that they are fitted in. Raise InputError for the logarithm of a target <= 0."""
         if self.kind == "log" and (y <= 0).any():
             raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm. Use the transform 'none'")
         if self.kind == "rank":
@@ -235,7 +235,7 @@ class Transform:
         return np.log(y) if self.kind == "log" else y
 
     def undo(self, z: Float[np.ndarray, "*n O"]) -> Float[np.ndarray, "*n O"]:
-        """Convert back to targets."""
+        """Convert transformed targets back to original units."""
         if self.kind == "rank":
             return self._interpolated(z, self.scores, self.knots)
         return np.exp(z) if self.kind == "log" else z
@@ -245,12 +245,12 @@ class Transform:
         return np.stack([np.interp(column, x, y) for column, x, y in zip(columns, at, of, strict=True)], -1)
 
     def to_json(self) -> dict[str, Any]:
-        """The transform as JSON values."""
+        """Return the transform as JSON values."""
         return {"kind": self.kind, "knots": list(map(list, self.knots)), "scores": list(map(list, self.scores))}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Transform:
-        """Undo `to_json`; refuse other values."""
+        """Restore a transform from `to_json`. Raise InputError for invalid values."""
         try:
             knots, scores = (tuple(tuple(map(float, row)) for row in value[name]) for name in ("knots", "scores"))
             if value["kind"] not in KINDS or list(map(len, knots)) != list(map(len, scores)):
@@ -261,7 +261,7 @@ class Transform:
 
 
 def _ranked(y: Float[np.ndarray, " n"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Distinct values, and their normal scores."""
+    """Return the distinct values, ascending, and their normal scores."""
     y = y[~np.isnan(y)]
     values, counts = np.unique(y, return_counts=True)
     ends = counts.cumsum()

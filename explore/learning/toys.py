@@ -1,4 +1,4 @@
-"""Problems small enough to draw, fitted with a posterior's own settings in 3000 to 6000 updates."""
+"""Toy problems to plot, fitted with a posterior's own settings in 3000 to 6000 updates."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ UPDATES = 3000, 6000
 
 
 class Bands(NamedTuple):
-    """A regression with one input, in original units."""
+    """Data and predictions of a regression with one input, in original units."""
 
     data_x: Float[Tensor, " n"]
     data_y: Float[Tensor, " n"]
     x: Float[Tensor, " P"]
     mean: Float[Tensor, " P"]
     epistemic: Float[Tensor, " P"]  # standard deviation over the weights
-    total: Float[Tensor, " P"]  # with the noise
+    total: Float[Tensor, " P"]  # standard deviation including the noise
 
 
 class Boundary(NamedTuple):
-    """A classification with two inputs and two classes, in standard scores."""
+    """Data and predictions of a classification with two inputs and two classes, in standard scores."""
 
     data_x: Float[Tensor, "n 2"]
     data_y: Float[Tensor, " n"]
-    axis: Float[Tensor, " P"]  # of both inputs
+    axis: Float[Tensor, " P"]  # grid values of both inputs
     probability: Float[Tensor, "P P"]  # of class 1; [second input, first input]
 
 
 def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], rng: Rng, samples: int) -> Bands:
-    """A sine with a gap: y = sin(2x) + N(0, 0.01) at 200 points in [-2, -0.7] and [0.7, 2], shown on [-3, 3]."""
+    """Fit a sine with a gap: y = sin(2x) + N(0, 0.01) at 200 points in [-2, -0.7] and [0.7, 2], plotted on [-3, 3]."""
     stream = rng.stream("toy", 0)
     x = 0.7 + 1.3 * stream.uniform(1, 200, 1)
     x[:, ::2] *= -1
@@ -58,7 +58,7 @@ def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], 
 
 
 def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: int) -> Boundary:
-    """Two moons of 100 points each."""
+    """Fit a classification of two moons with 100 points each."""
     stream = rng.stream("toy", 1)
     points, classes = make_moons(200, noise=0.2, random_state=rng.seed % 2**32)
     x = stream.tensor((points - points.mean(0)) / points.std(0)).unsqueeze(0)
@@ -76,7 +76,7 @@ def _fitted(
 ) -> Predictor:
     steps = len(batches(x.shape[1], posterior.batch_size, posterior.min_batches))
     least, most = (max(1, round(updates / steps)) for updates in UPDATES)
-    # A sampler takes all the data in every update, and counts its own iterations.
+    # A sampler uses all data in every update; its settings determine the number of iterations.
     epochs = min(max(posterior.epochs, least), most) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
     posterior = posterior.with_settings(net=net, likelihood=likelihood, epochs=epochs)

@@ -1,9 +1,9 @@
 """Guards for run folders of unknown origin: nothing in them is executed unless the user trusts it.
 
 A setting can name a function as "module:name": a posterior, a network, an environment, or an argument of one. Using it
-means importing the module and calling the function, and even a module of explore could run any command that way. From a
-run folder only registered names are used, unless the user trusts the module. A run is written into its folder, so that
-nothing in the folder may point out of it.
+imports the module and calls the function, which could run any command, even if the module is one of explore's. From a
+run folder, only registered names are used, unless the user trusts the module. Since resuming a run writes into its
+folder, links in the folder are not allowed.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from explore.core.errors import InputError, shown
 from explore.runs.recorded import read_config, recorded
 
 ENVIRONMENTS = "explore.envs"
-# Settings whose texts are paths and names of columns, whatever they look like.
+# Settings whose strings are paths or column names, even if they look like "module:name".
 TEXTS = set(
     "data target targets id_column drop_columns categorical feature sheet keep_na failed cost overlay images".split()
 )
 
 
 def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) -> dict[str, Any]:
-    """Read the settings of a run of one of some commands, if its folder has no links and needs no other module."""
+    """Read the settings of a run of these commands. Raise InputError if its folder has links or untrusted modules."""
     check_links(folder)
     content = recorded(folder)
     if content["command"] not in commands:
         raise InputError(
             f"{folder} was written by explore {content['command']}. Use a run of explore {' or '.join(commands)}"
         )
-    if content["command"] != "suggest":  # whose settings a campaign's log does not depend on
+    if content["command"] != "suggest":  # a campaign's log does not depend on its settings
         content = read_config(folder)["settings"]
     check(folder, content, trusted)
     return content
 
 
 def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Refuse settings of a run folder that name a function which is not trusted.
+    """Raise InputError if the settings of a run folder name a function that is not trusted.
 
-    `trusted` has modules, which include their sub-modules, and functions as "module:name".
+    `trusted` contains modules, each including its sub-modules, and functions as "module:name".
     """
     for reference in references(settings):
         name = reference.partition(":")[0]
@@ -57,26 +57,26 @@ def modules(settings: Mapping[str, Any]) -> list[str]:
 
 
 def references(settings: Mapping[str, Any]) -> list[str]:
-    """Return the texts "module:name" in settings, sorted, without the registered environments."""
+    """Return the strings "module:name" in settings, sorted, except for registered environments."""
     plain = {key for key in settings if key in TEXTS}
-    if isinstance(ood := settings.get("ood"), str) and Path(ood).is_absolute():  # else it is the name of a set
+    if isinstance(ood := settings.get("ood"), str) and Path(ood).is_absolute():  # otherwise the name of a data set
         plain.add("ood")
     texts = _texts({key: value for key, value in settings.items() if key not in plain})
     return sorted({text for text in texts if ":" in text and not _is_registered(text)})
 
 
 def _is_registered(text: str) -> bool:
-    """Return whether a text is an environment of explore's, as Gymnasium alone would find it."""
+    """Return whether a string is "module:id" of an environment that explore registers in Gymnasium."""
     module, _, identifier = text.partition(":")
     if module != ENVIRONMENTS:
         return False
-    from explore.envs import ENVS  # and with it Gymnasium
+    from explore.envs import ENVS  # imports Gymnasium, so only if needed
 
     return identifier in ENVS
 
 
 def check_links(folder: Path) -> None:
-    """Refuse a folder in which anything is neither a file nor a folder."""
+    """Raise InputError if the folder contains anything except regular files and folders."""
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -86,7 +86,7 @@ def check_links(folder: Path) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a value from JSON, keys too; not recursive, since the value may be nested deeply."""
+    """Yield all strings in a JSON value, including keys; not recursive, since the value may be deeply nested."""
     stack = [value]
     while stack:
         part = stack.pop()

@@ -1,1 +1,1 @@
-"""Run folders: recording, reading, and comparison with the previous start. May import `core`."""
+"""Run folders: recording, reading, and comparison with the previous start. May import only `core`."""

@@ -1,4 +1,4 @@
-"""Metadata of the starts of a run, and their differences."""
+"""Session metadata, recorded at each start of a run, and differences between sessions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any
 
 import explore
 
-# Those whose code decides numbers.
+# Libraries whose versions may affect results.
 LIBRARIES = ("torch", "numpy", "scikit-learn", "gymnasium", "stable-baselines3", "sb3-contrib")
 
 
 def session(**facts: Any) -> dict[str, Any]:
-    """Return the metadata of a start: time, command line, versions, code, git state, and further facts."""
+    """Return session metadata: time, command line, versions, hash of the code, git state, and further facts."""
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command_line": shlex.join(["explore", *sys.argv[1:]]),
@@ -38,7 +38,7 @@ def session(**facts: Any) -> dict[str, Any]:
 
 
 def code(packages: Iterable[Path]) -> str:
-    """Return a hash of all Python files in some folders, including uncommitted changes."""
+    """Return a hash of all Python files in these folders, including uncommitted changes."""
     digest = hashlib.sha256()
     for package in packages:
         for path in sorted(package.rglob("*.py")):
@@ -54,7 +54,7 @@ def _folder(package: str) -> Path:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Describe the differences between two starts of a run that may change its numbers."""
+    """Describe the differences between two sessions of a run that may change its results."""
     sentences = [
         f"{name} changed from {before.get(name)} to {now.get(name)}; the last digits may change."
         for name in ("device", "threads", "graphs", "processes")
@@ -70,12 +70,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def history(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe the differences between all starts of a run, each with the one before."""
+    """Describe the differences between all consecutive sessions of a run."""
     return [sentence for before, now in pairwise(sessions) for sentence in differences(before, now)]
 
 
 def _git() -> dict[str, Any] | None:
-    """Return the commit, and whether files differ from it; None if the package has no checkout."""
+    """Return the commit and whether files differ from it; None if the package is not in a git checkout."""
     folder = Path(explore.__file__).parent
 
     def git(*arguments: str) -> str:
@@ -83,7 +83,7 @@ def _git() -> dict[str, Any] | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # a virtual environment may lie in any checkout
+        git("ls-files", "--error-unmatch", "__init__.py")  # else: a virtual environment in another checkout
         return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return None

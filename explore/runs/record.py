@@ -1,17 +1,17 @@
 """The run folder: the files of a run, and resuming an interrupted run.
 
-    config.json      id: of the run, which its other files have too; settings: all that decides the numbers; sessions:
-                     command line, versions, device of each start; former: of a run that was extended, the hashes of its
-                     settings before
-    metrics.jsonl    one line a series and step: {"series": ..., "step": ..., tag: number, ...}, as in TensorBoard
-    results.csv      results in full; the columns are the command's
-    selected.csv     chosen points in their order; the columns are the command's
-    checkpoint.pt    tensors and plain values: where to continue
-    tensorboard/     one sub-folder a series, all with the same tags, so that TensorBoard lays them over each other
+    config.json      id: of the run, also stored in its other files; settings: all that determine the results; sessions:
+                     command line, versions and device of each start; former: hashes of earlier settings, if the run was
+                     extended
+    metrics.jsonl    one line per series and step: {"series": ..., "step": ..., tag: number, ...}, as in TensorBoard
+    results.csv      all results; the columns depend on the command
+    selected.csv     chosen points in their order; the columns depend on the command
+    checkpoint.pt    tensors and plain values to resume from
+    tensorboard/     one sub-folder per series, all with the same tags, so that TensorBoard overlays them
 
-A folder appears complete or not at all, and a checkpoint replaces the one before it in one step. It has size and hash
-of every table. When the run is opened again, lines after it, and a torn last line, are removed; a table whose earlier
-bytes have changed is refused, as are changed settings, sessions and checkpoints.
+A folder is created atomically, and checkpoints are replaced atomically. A checkpoint records the size and hash of each
+table. When a run is opened again, lines written after the checkpoint are removed, including an incomplete last line.
+Changes in earlier lines of a table, in settings, in sessions or in checkpoints raise InputError.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ __all__ = ["FORMAT", "TABLES", "FolderExists", "Run", "plain", "read_config", "r
 
 
 class FolderExists(InputError):
-    """The path of a new run folder is taken."""
+    """An error: the path of a new run folder exists already."""
 
 
 class Run:
-    """A run folder that is open for writing; made by `create` or `open`, closed by `with` or `close`.
+    """A run folder that is open for writing: opened by `create` or `open`, closed by `close` or a `with` block.
 
     Attributes:
-        folder: its path.
-        config: the content of config.json.
-        state: of the checkpoint, when the run was opened.
+        folder: path of the folder.
+        config: content of config.json.
+        state: the checkpoint's state at the time when the run was opened.
     """
 
     def __init__(
         self, folder: Path, config: dict[str, Any], saved: Mapping[str, Any], lock: BaseFileLock | None = None
     ):
         self.folder, self.config, self.state, self._lock = folder, config, saved["state"], lock
-        self._step = saved.get("step")  # up to which TensorBoard is to show earlier events, or by series; None: all
+        self._step = saved.get("step")  # last step of earlier TensorBoard events to show, or one per series; None: all
         self._last: dict[str, Any] = {"step": saved.get("step", 0), "tables": saved.get("tables", {})}
-        self._before: dict[str, Any] | None = saved.get("before")  # the same of the checkpoint before the last one
+        self._before: dict[str, Any] | None = saved.get("before")  # the same for the checkpoint before the last one
         self._writers: dict[str, SummaryWriter] = {}
 
     @classmethod
     def create(
         cls, folder: Path, settings: Mapping[str, Any], state: Mapping[str, Any], session: Mapping[str, Any]
     ) -> Run:
-        """Make a new folder with its first checkpoint; an empty folder may exist.
+        """Create a run folder with its first checkpoint; an empty folder may exist already.
 
         Raises:
-            FolderExists: when the path is taken.
-            InputError: when it cannot be written, or its name is not valid UTF-8.
+            FolderExists: if the path exists and is not an empty folder.
+            InputError: if the folder cannot be written, or its name is not valid UTF-8.
         """
         _check_name(folder)
         taken = FolderExists(f"cannot create the run folder {folder}: it exists already")
@@ -93,14 +93,14 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """Open a run to resume from its last checkpoint; refuse it if it is damaged, mixed, in use, or too old."""
+        """Open a run to resume from its last checkpoint. Raise InputError if it is in use, damaged or too old."""
         read_config(folder)
         _check_name(folder)
         lock = files.lock(folder)
         try:
             config, saved = read_run(folder)
             cut(folder, saved["tables"])
-            for draft in folder.glob(f".*{files.DRAFT}"):  # of a killed process: with the lock, there is no other
+            for draft in folder.glob(f".*{files.DRAFT}"):  # of a killed process: the lock excludes others
                 shutil.rmtree(draft)
         except OSError as error:
             lock.release()
@@ -111,31 +111,31 @@ class Run:
         return cls(folder, config, saved, lock)
 
     def resumed(self, session: Mapping[str, Any]) -> None:
-        """Record the metadata of another start."""
+        """Record the session metadata of a resumed run."""
         self.config["sessions"].append(dict(session))
         self._write_config()
 
     def extend(self, settings: Mapping[str, Any]) -> None:
-        """Record the settings of a run that is extended."""
+        """Record the new settings of an extended run, with the hash of the former ones."""
         former = [*self.config.get("former", []), digest(self.config["settings"])]
         self.config |= {"settings": dict(settings), "former": former}
         self._write_config()
 
     def rewind(self, state: Mapping[str, Any]) -> None:
-        """Go back to the checkpoint before the last, and set `state`."""
+        """Return to the checkpoint before the last one, and save `state` as its state."""
         if self._before is None:
             raise InputError(f"{self.folder} was written by an older version and cannot be extended. Start a new run")
         self._last, self._before = self._before, None
         self._step = self._last["step"]
-        self._save(state)  # before the tables are cut: they are cut again when the run is opened
+        self._save(state)  # before truncating tables, which is repeated when the run is opened
         cut(self.folder, self._last["tables"])
 
     def last(self) -> Any:
-        """Return the state of the last complete checkpoint, where an interrupted run continues."""
+        """Return the state of the last complete checkpoint, from which an interrupted run resumes."""
         return read_checkpoint(self.folder)["state"]
 
     def scalars(self, series: str, step: int, values: Mapping[str, float]) -> None:
-        """Write numbers by tag, of a series at a step (number of labels, epochs, or environment steps)."""
+        """Write a series' numbers, by tag, at a step (number of labels, epochs or environment steps)."""
         self._append("metrics.jsonl", json.dumps(plain({"series": series, "step": step, **values})) + "\n")
         for tag, value in values.items():
             self._writer(series).add_scalar(tag, value, step)
@@ -143,21 +143,21 @@ class Run:
     def hparams(
         self, series: str, settings: Mapping[str, Any], metrics: Sequence[str], columns: Mapping[str, Any] | None = None
     ) -> None:
-        """Write settings of a series for TensorBoard's HPARAMS tab, with the tags to show beside them.
+        """Write the settings of a series for TensorBoard's HPARAMS tab, with the tags of the metrics to show there.
 
-        `columns` are the settings of all series, if these differ: TensorBoard reads its columns from a single series.
+        `columns` are the settings of all series, if they differ, since TensorBoard reads its columns from one series.
         """
         file = self._writer(series).file_writer
         assert file is not None
         tags = dict.fromkeys(metrics, 0.0)
-        # Not add_hparams: it writes to a sub-run of its own, away from the series' scalars.
+        # Not add_hparams, which writes to a separate sub-run without the series' scalars.
         table, _, _ = hparams(_simple(columns or settings), tags)
         _, start, end = hparams(_simple(settings), tags)
         for summary in (table, start, end):
             file.add_summary(summary)
 
     def image(self, series: str, step: int, tag: str, figure: Figure) -> None:
-        """Write a picture of a series for TensorBoard's IMAGES tab."""
+        """Write a figure of a series for TensorBoard's IMAGES tab."""
         self._writer(series).add_figure(tag, figure, step, close=False)
 
     def rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -172,7 +172,7 @@ class Run:
         self._append(table, text.getvalue())
 
     def checkpoint(self, state: Mapping[str, Any], step: int | Mapping[str, int]) -> None:
-        """Save a checkpoint: everything up to this step, or each series' step, is done."""
+        """Save a checkpoint. `step` is the last finished step, or maps each series to its own."""
         for writer in self._writers.values():
             writer.flush()
         tables = {name: measured(self.folder / name) for name in TABLES if (self.folder / name).exists()}
@@ -185,7 +185,7 @@ class Run:
         files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved | {"state": dict(state)}, run)
 
     def close(self) -> None:
-        """Close the TensorBoard files, and release the folder."""
+        """Close the TensorBoard files, and release the folder's lock."""
         try:
             for writer in self._writers.values():
                 writer.close()
@@ -208,13 +208,13 @@ class Run:
         with open(self.folder / table, "a", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())  # a checkpoint must not count bytes that a power cut could take away
+            os.fsync(file.fileno())  # a checkpoint must not count bytes that a power failure could lose
 
     def _writer(self, series: str) -> SummaryWriter:
         if series not in self._writers:
             path = self.folder / "tensorboard" / series
-            # TensorBoard orders files by the second of creation in their names, and purges events of earlier files
-            # only. So a run that is resumed at once waits for the next second.
+            # TensorBoard orders files by the creation second in their names, and purges events only from earlier
+            # files. So a run that is resumed within the same second waits for the next one.
             seconds = [int(file.name.split(".")[3]) for file in path.glob("events.out.tfevents.*")]
             time.sleep(min(1.0, max(0.0, max(seconds, default=0) + 1 - time.time())))
             step = self._step.get(series, 0) if isinstance(self._step, Mapping) else self._step
@@ -223,7 +223,7 @@ class Run:
 
 
 def _check_name(folder: Path) -> None:
-    """Refuse a path that TensorBoard cannot write to."""
+    """Raise InputError if TensorBoard cannot write to this path."""
     try:
         str(folder).encode()
     except UnicodeEncodeError:
@@ -231,7 +231,7 @@ def _check_name(folder: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Replace non-finite numbers, which JSON cannot hold, with None."""
+    """Replace non-finite numbers, which JSON does not support, by None."""
     if isinstance(value, Mapping):
         return {key: plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

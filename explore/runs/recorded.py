@@ -1,6 +1,6 @@
 """Reading a run folder: its settings, its checkpoint, and its tables up to that checkpoint.
 
-Settings are dataclasses that are written as JSON, and read with every value checked.
+Settings are dataclasses, written as JSON. When they are read, every value is checked.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BROKEN = (OSError, ValueError, LookupError, TypeError, RecursionError)  # errors
 
 
 def measured(path: Path, size: int = -1) -> dict[str, Any]:
-    """Return size and hash of a table, or of its first bytes."""
+    """Return size and hash of a table, or of its first `size` bytes."""
     with open(path, "rb") as file:
         content = file.read(size)
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Truncate tables to the sizes recorded by a checkpoint."""
+    """Truncate tables to the sizes in a checkpoint, and delete tables that it does not list."""
     for name in TABLES:
         if name in tables:
             os.truncate(folder / name, tables[name]["size"])
@@ -44,17 +44,17 @@ def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def run_id(folder: Path) -> str:
-    """Return the id of a run or a campaign, which its files have too; empty for runs of earlier versions."""
+    """Return the id of a run or campaign, also stored in its other files; empty for runs of older versions."""
     for name in ("campaign.json", "config.json"):
         try:
             return str(json.loads((folder / name).read_text(encoding="utf-8"))["id"])
-        except BROKEN:  # whoever needs the file reports it
+        except BROKEN:  # code that needs the file reports the error
             continue
     return ""
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Read config.json of a run or a campaign, without checking its values."""
+    """Read config.json of a run or campaign, without checking its values."""
     path = folder / "config.json"
     try:
         content = dict(json.loads(path.read_text(encoding="utf-8")))
@@ -66,13 +66,13 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """Read the settings of a run or a campaign, `command` among them, without checking them."""
+    """Read the settings of a run or campaign, including `command`, without checking them."""
     settings: dict[str, Any] = _config(folder)["settings"]
     return settings | {"command": str(settings.get("command"))}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read settings and sessions of a run, if its config.json is intact."""
+    """Read settings and sessions of a run. Raise InputError if its config.json is damaged, edited or too old."""
     path, content = folder / "config.json", _config(folder)
     config: dict[str, Any] = {key: content[key] for key in ("settings", "sessions", "id", "former") if key in content}
     try:
@@ -89,7 +89,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read configuration and checkpoint of a run, which may be in use; refuse a damaged, mixed or too old folder."""
+    """Read the configuration and checkpoint of a run, even while it is being written.
+
+    Raise InputError if files are damaged, from different runs, or from an unsupported older version.
+    """
     config, saved = read_config(folder), read_checkpoint(folder)
     if saved["settings"] not in (digest(config["settings"]), *config.get("former", ())):
         raise InputError(f"{folder / 'checkpoint.pt'} does not belong to {folder / 'config.json'}: the settings differ")
@@ -101,30 +104,30 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read the last checkpoint of a run, if it is intact and the run's."""
+    """Read the last checkpoint of a run. Raise InputError if it is damaged or of a different run."""
     content: dict[str, Any] = files.load(folder / "checkpoint.pt", "checkpoint", FORMAT, run_id(folder))
     return content
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a value that JSON can hold."""
+    """Return the SHA-256 of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def check_unchanged(data: str, before: str | None, now: str) -> None:
-    """Refuse data whose fingerprint is another one than when the run began (None: it begins)."""
+    """Raise InputError if the fingerprint of the data has changed since the run began (None: it begins now)."""
     if before not in (None, now):
         raise InputError(f"{data} have changed since the run began. Restore them, or start over")
 
 
 def written(record: Any) -> dict[str, Any]:
-    """Return a dataclass of settings as JSON can hold it."""
+    """Convert a dataclass of settings to JSON values."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(record)))
     return plain
 
 
 def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings for TensorBoard; nested ones are named PREFIX.KEY."""
+    """Return settings for TensorBoard; nested settings are named PREFIX.KEY."""
     plain = written(record)
     settings = {key: value for key, value in plain.items() if key not in (*prefixes, "fingerprint")}
     for key, prefix in prefixes.items():
@@ -133,9 +136,9 @@ def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read(cls: type[Record], recorded: Any, name: str) -> Record:
-    """Return a dataclass from what `written` made of it; `name` is the file, for messages.
+    """Restore a dataclass from the result of `written`; `name` is the file, for messages.
 
-    A setting with a default may be missing, as in earlier versions; a warning says so. Others are refused.
+    Settings with a default may be missing (older versions); a warning names them. Other differences raise InputError.
     """
     hints = get_type_hints(cls)
     defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
@@ -149,7 +152,7 @@ def read(cls: type[Record], recorded: Any, name: str) -> Record:
 
 
 def read_part(cls: type[Record], recorded: Mapping[str, Any], name: str) -> Record:
-    """Return a dataclass from the settings that are its fields; ignore the others."""
+    """Build a dataclass from the settings that are its fields; ignore other settings."""
     hints = get_type_hints(cls)
     values = {key: value for key, value in recorded.items() if key in hints}
     return cls(**{key: _checked(hints[key], value, f"{name}: {key}") for key, value in values.items()})

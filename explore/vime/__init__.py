@@ -1,4 +1,4 @@
-"""Curiosity for reinforcement learning: an intrinsic reward from what a Bayesian dynamics model learns."""
+"""Curiosity for reinforcement learning: an intrinsic reward for the information gain of a Bayesian dynamics model."""
 
 from explore.vime.dynamics import DynamicsSettings as DynamicsSettings
 from explore.vime.env_wrappers import VIME as VIME

@@ -26,11 +26,11 @@ from explore.nets.protocols import width
 
 
 class Replay:
-    """The last `capacity` transitions: I `inputs`, an observation and an action, and O `outputs`, the next one."""
+    """The last `capacity` transitions: observation and action (I `inputs`), and next observation (O `outputs`)."""
 
     def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
         self.capacity, self.total = capacity, 0
-        # The system gives memory to the rows that are written, so an unfilled one costs nothing.
+        # The operating system allocates only rows that are written, so unused rows cost no memory.
         self._inputs = torch.empty(capacity, inputs, device=device)
         self._next = torch.empty(capacity, outputs, device=device)
 
@@ -44,29 +44,29 @@ class Replay:
 
     @property
     def next(self) -> Float[Tensor, "n O"]:
-        """The observations that followed."""
+        """The next observations of all transitions, in the same order."""
         return self._next[: len(self)]
 
     def add(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> None:
-        """Store transitions, the oldest first."""
+        """Store transitions, ordered from oldest to newest."""
         inputs, following = inputs[-self.capacity :], following[-self.capacity :]
         rows = self._rows(self.total, len(inputs))
         self._inputs[rows], self._next[rows] = inputs, following
         self.total += len(inputs)
 
     def last(self, n: int) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
-        """The newest n transitions, or as many as there are, the oldest of them first."""
+        """Return the newest n transitions (all if there are fewer), ordered from oldest to newest."""
         n = min(n, len(self))
         rows = self._rows(self.total - n, n)
         return self._inputs[rows], self._next[rows]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything stored, the oldest first."""
+        """Return all stored transitions, ordered from oldest to newest."""
         inputs, following = self.last(len(self))
         return {"inputs": inputs, "next": following, "seen": torch.tensor(self.total)}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict` of a replay of the same sizes."""
+        """Resume from the `state_dict` of a replay with the same sizes."""
         self.total = int(saved["seen"]) - len(saved["inputs"])
         self.add(saved["inputs"].to(self._inputs), saved["next"].to(self._next))
 
@@ -74,7 +74,7 @@ class Replay:
         return torch.arange(first, first + n, device=self._inputs.device) % self.capacity
 
 
-SCALED = 2**20  # numbers that scales are taken from
+SCALED = 2**20  # numbers from which scales are computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +82,17 @@ class DynamicsSettings:
     """Settings of the dynamics model; defaults as in Houthooft et al. (2016), except for the noise."""
 
     # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
-    # to an observation; not "map" and "hmc", which are not uncertain or take all data at once.
+    # to an observation. Not "map", which has no uncertainty, and not "hmc", which needs all data at once.
     posterior: str | Predictive = "noisy-kfac"
-    preset: str | None = None  # None: "vime" where it has one, else its first
-    posterior_settings: Mapping[str, Any] = field(default_factory=dict)  # on top of the preset's
+    preset: str | None = None  # None: "vime" if the posterior has it, else its first
+    posterior_settings: Mapping[str, Any] = field(default_factory=dict)  # override the preset's
     hidden: tuple[int, ...] = (32,)  # units of the hidden layers
-    noise_std: float | None = None  # of standardised transitions; None: learnt. Theirs is 5
-    n_eff: float | Literal["replay"] = 50.0  # N; under a fixed N the bonus does not fade. "replay": as many as stored
-    target: Literal["next", "difference"] = "next"  # the next observation or its difference to the last
-    updates: int = 500  # steps of the posterior after each batch of experience
-    batch_size: int = 10  # transitions a step
-    capacity: int = 100_000  # transitions that the replay holds
+    noise_std: float | None = None  # of standardised transitions; None: learned. Paper: 5
+    n_eff: float | Literal["replay"] = 50.0  # N; if fixed, the bonus does not fade. "replay": the number stored
+    target: Literal["next", "difference"] = "next"  # the next observation, or its difference from the current one
+    updates: int = 500  # training steps after each batch of experience
+    batch_size: int = 10  # transitions per step
+    capacity: int = 100_000  # maximum number of transitions in the replay
     minimum: int = 500  # transitions stored before the first training
 
     def __post_init__(self) -> None:
@@ -116,11 +116,11 @@ class DynamicsSettings:
                     raise InputError(f"{name} applies to posteriors by name only; leave it out: {why}")
             _check_targets(self.posterior, inputs, outputs)
             return self.posterior
-        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that are not used
+        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw initial weights, which are not used
             net = Net(mlp(inputs, self.hidden, outputs))
         cls = registry.find("posteriors", self.posterior)
         preset = self.preset or recommended_settings(cls, consumer="vime").preset
-        # Next to nothing is said about the noise: it may be far below the scatter of the observations.
+        # A weak prior: the noise may be far below the standard deviation of the observations.
         likelihood = Gaussian(noise_std=self.noise_std, prior_shape=1.0, prior_rate=0.01)
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in self.posterior_settings.items()}  # from JSON
         return cast(Predictive, registry.posterior(self.posterior, net, likelihood, preset, **settings))
@@ -137,9 +137,9 @@ class DynamicsState(NamedTuple):
 
 
 class Dynamics:
-    """p(o' | o, a) with a posterior over the weights of its net, on standardised data (as of the last training).
+    """p(o' | o, a) with a posterior over the weights of its net, on data standardised as in the last training.
 
-    Of I `inputs`, an observation and an action, the O `outputs` of the observation stand first.
+    The I `inputs` are an observation (the first O numbers) and an action; the O `outputs` are the next observation.
     """
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
@@ -154,7 +154,7 @@ class Dynamics:
         self.state = DynamicsState(self.posterior.init(float(n), 1, rng), mean, scale, y_mean, y_scale)
 
     def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
-        """Transitions as the net sees them, x [1, n, I] and y [1, n, O]."""
+        """Return transitions as standardised data of the network, x [1, n, I] and y [1, n, O]."""
         s = self.state
         x, y = inputs.unsqueeze(0), self._target(inputs, following)
         return Batch(
@@ -183,12 +183,12 @@ class Dynamics:
 
     @property
     def alive(self) -> bool:
-        """Whether the fit has not failed."""
+        """Whether the fit has not diverged."""
         return bool(self.state.posterior.common.alive.all())
 
     @property
     def learned(self) -> dict[str, float]:
-        """Return `Predictive.learned`, and the initial share of the posterior's curvature."""
+        """The values of `Predictive.learned`, and the share of the curvature that is still the initial one."""
         state = self.state.posterior
         values = self.posterior.learned(state) | {
             "initial_curvature_share": self.posterior.initial_curvature_share(state)
@@ -196,20 +196,20 @@ class Dynamics:
         return {name: float(value) for name, value in values.items()}
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
-        """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""
+        """Return NLL per transition (nats), RMSE in standardised units, and the coverage of central 95 % intervals."""
         metrics = Predictor.sample(self.posterior, self.state.posterior, samples, rng).evaluate(batch.x, batch.y)
         return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Posterior and scales."""
+        """Return posterior and scales as tensors by name."""
         return tree.save(self.state)
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict` of the same settings."""
+        """Resume from the `state_dict` of a model with the same settings."""
         self.state = tree.restore(self.state, saved)
 
     def _sample(self, replay: Replay, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "1 n O"]]:
-        """Inputs and targets to take scales from: all, or a random subset that sorts quickly."""
+        """Return inputs and targets for computing scales: all, or a random subset small enough to sort quickly."""
         inputs, following, n = replay.inputs, replay.next, max(SCALED // replay.inputs.shape[1], 1024)
         if len(replay) > n:
             rows = (rng.uniform(1, n)[0] * len(replay)).long()
@@ -223,7 +223,7 @@ class Dynamics:
 
 
 def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
-    """Refuse a posterior of classes, counts or other output sizes."""
+    """Raise InputError for likelihoods of classes or counts, and for a network with wrong input or output sizes."""
     if (kind := posterior.likelihood).scaling == "none":
         raise InputError(f"the dynamics model standardises its targets; use Gaussian instead of {type(kind).__name__}")
     net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
@@ -234,13 +234,13 @@ def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Refuse a posterior, by name or as an object, that does not support this bonus."""
+    """Raise InputError if the posterior does not support this bonus; `asked` is its name or the object."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
         raise InputError(f"{name} is a point estimate; choose a posterior with weight uncertainty")
     if posterior.whole:
         raise InputError(f"{name} needs all data at once, not mini-batches; choose another posterior")
-    if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # of a mixture: its members
+    if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # for a mixture, its members'
         has_preset = isinstance(asked, str) and "vime" in registry.presets(registry.find("posteriors", asked))
         hint = ", or use the preset vime" if has_preset else ""
         why = "has no weight noise during warm_start, which the dynamics model never leaves"

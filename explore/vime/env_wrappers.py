@@ -1,10 +1,10 @@
-"""VIME around Gymnasium environments: rewards become r + eta * bonus.
+"""VIME wrappers for Gymnasium environments: rewards become r + eta * bonus.
 
     env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
 
-`info` has the "extrinsic_reward", the added "intrinsic_reward", and "intrinsic_raw" before scaling (outside training
-both are 0); with the last step of an episode also its sums, "extrinsic_return" and "intrinsic_return". The model is
-trained after every `interval` steps; the bonus of a step is divided by the level of the batches before.
+Each `info` has the "extrinsic_reward", the added "intrinsic_reward", and the bonus before scaling, "intrinsic_raw"
+(outside training, both are 0). At the last step of an episode it also has the sums "extrinsic_return" and
+"intrinsic_return". The model is trained after every `interval` steps. Earlier batches determine the bonus's divisor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RETURNS = ("extrinsic_return", "intrinsic_return")
 
 
 class Sums:
-    """Sums over the episodes of parallel environments."""
+    """Running sums over the episodes of parallel environments."""
 
     def __init__(self, *shape: int):
         self._open = np.zeros(shape)
@@ -45,22 +45,22 @@ class Sums:
         return sums
 
     def begin(self, where: Array) -> None:
-        """Restart the sums of these environments, a mask [n]."""
+        """Reset the sums of some environments, given by a mask [n]."""
         self._open = np.where(where, 0.0, self._open)
 
 
 class Paid(NamedTuple):
-    """Rewards of a step."""
+    """Rewards and bonuses of a step in n copies of an environment."""
 
     extrinsic: Float[Array, " n"]  # the environment's own reward
     intrinsic: Float[Array, " n"]  # the bonus, added to it
     raw: Float[Array, " n"]  # the bonus before it was scaled
     returns: Float[Array, "2 n"]  # sums of the first two over the episodes so far
     ended: Bool[Array, " n"]  # copies that report their final returns
-    training: bool  # whether the step was paid and learnt from
+    training: bool  # whether the step got a bonus and was used for training
 
     def info(self, copy: int) -> dict[str, float]:
-        """The entries of one copy's `info`."""
+        """Return the `info` entries of one copy."""
         info = {key: float(values[copy]) for key, values in zip(KEYS, self[:3], strict=True)}
         if self.ended[copy]:
             info |= dict(zip(RETURNS, self.returns[:, copy].tolist(), strict=True))
@@ -68,7 +68,7 @@ class Paid(NamedTuple):
 
 
 class Stepwise:
-    """Turns the steps of n copies of an environment into transitions, which one `bonus` scores and learns from."""
+    """Converter of steps of n environment copies to transitions, which a shared `bonus` scores and learns from."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class Stepwise:
         self._returns = Sums(2, copies)
 
     def seed(self, seed: int | None) -> None:
-        """Seed the bonus like the environment, if it has no seed and has learnt nothing yet."""
+        """Seed the bonus like the environment, if it has no seed and no transitions yet."""
         if seed is not None and not (self._seeded or self.bonus.replay.total):
             self.bonus.seed(seed)
             self._seeded = True
 
     def begin(self, observations: Float[Array, "n O"], where: Array | bool = True) -> None:
-        """Begin the episodes of the copies `where`, a mask [n]."""
+        """Begin episodes in some copies, given by the mask `where` [n]."""
         self._last = observations
         self._returns.begin(np.asarray(where))
 
@@ -105,10 +105,10 @@ class Stepwise:
         training: bool,
         real: Array | None = None,
     ) -> Paid:
-        """Add the bonus of the step to these observations [n, O], reached by these actions [n, A].
+        """Compute the bonus of a step: actions [n, A] led to these observations [n, O].
 
-        `ends` has the last observations of ended episodes that have been reset, `real` the copies that took a step
-        (None: all). Without `training`, and in steps of `evaluate_policy`, nothing is paid, learnt or summed.
+        `ends` has the last observations of episodes that ended and were reset. `real` is a mask of copies that took a
+        step (None: all). Without `training`, and in `evaluate_policy`, bonuses are 0, and nothing is learned or summed.
         """
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, observations
@@ -125,7 +125,7 @@ class Stepwise:
 
 
 def is_evaluating() -> bool:
-    """Return whether stable-baselines3's `evaluate_policy` (but not in ARS, to train) is in the call stack."""
+    """Return whether `evaluate_policy` of stable-baselines3 is in the call stack (except in ARS, for training)."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "evaluate_policy":
         frame = frame.f_back
@@ -133,7 +133,7 @@ def is_evaluating() -> bool:
 
 
 def following(vectors: Vectors, current: Array, ends: Mapping[int, Any]) -> Array:
-    """The true next observations as vectors: at an episode's end its last one, not the next one's first."""
+    """Return the next observations as vectors; where an episode ended, its last one instead of the one after reset."""
     following = current.copy()
     for i, last in ends.items():
         following[i] = vectors.one(last)[0]
@@ -144,17 +144,17 @@ NORMALISING = NormalizeObservation, NormalizeReward, vectorised.NormalizeObserva
 
 
 class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """One environment with an intrinsic reward; wrappers inside must not normalise by statistics that still move.
+    """An environment with an intrinsic reward; inner wrappers must not normalise by running statistics.
 
     Args:
         env: the environment.
-        seed: root of the bonus's random numbers; None: that of the first `reset(seed=...)`, else 0.
-        settings: of `IntrinsicReward`. Those that JSON can hold stand in `env.spec`, so that `gym.make` can rebuild it.
+        seed: root of the bonus's random numbers; None: the seed of the first `reset(seed=...)`, else 0.
+        settings: of `IntrinsicReward`. `env.spec` stores those that JSON allows, so that `gym.make` can rebuild it.
 
     Attributes:
-        training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are reported.
+        training: set it to False for evaluation: rewards are unchanged, nothing is learned, and no sums are reported.
             Steps of stable-baselines3's `evaluate_policy` in the same process always count as evaluation.
-        bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+        bonus: the `IntrinsicReward`; only its `state_dict` needs to be saved.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None, **settings: Any):
@@ -166,14 +166,14 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.training = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; the first seed is the bonus's too, if it has learnt nothing yet. What was learnt stays."""
+        """Begin an episode; the bonus keeps its model and data. If it has no data yet, the first seed also seeds it."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._stepwise.seed(seed)
         self._stepwise.begin(self.bonus.observations.one(observation))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and add the bonus to the reward."""
+        """Take a step, and add the bonus to the reward."""
         taken = self.bonus.actions.one(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
         paid = self._stepwise.step(
@@ -185,14 +185,14 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return observation, reward, terminated, truncated, info | paid.info(0)
 
     def compute_reward(self, *_: Any) -> NoReturn:
-        """Refuse to compute rewards for other goals (`HerReplayBuffer`): they have no bonus."""
+        """Raise InputError: rewards recomputed for other goals (by `HerReplayBuffer`) would have no bonus."""
         refuse_relabelling("VIME")
 
 
 class VIMEVector(VectorWrapper):
-    """A vector environment with an intrinsic reward, as `VIME`; one model learns from all copies.
+    """A vector environment with an intrinsic reward, like `VIME`; one model learns from all copies.
 
-    Steps that only reset a copy get no bonus and are not learnt from.
+    Steps that only reset a copy get no bonus and are not used for training.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, **settings: Any):
@@ -207,8 +207,8 @@ class VIMEVector(VectorWrapper):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start new episodes; the bonus keeps what it has learnt. Before that, the first seed also seeds the bonus."""
-        which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment takes it out
+        """Begin episodes; the bonus keeps its model and data. If it has no data yet, the first seed also seeds it."""
+        which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment removes it
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])
         self._stepwise.begin(self.bonus.observations.many(observations, self.num_envs), which)
@@ -216,7 +216,7 @@ class VIMEVector(VectorWrapper):
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Step, and add the bonus to the rewards."""
+        """Take a step, and add the bonus to the rewards."""
         taken = self.bonus.actions.many(actions, self.num_envs)
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         reset, self._ended = self._ended, terminated | truncated
@@ -232,7 +232,7 @@ class VIMEVector(VectorWrapper):
 
 
 def _check_scale(env: Any) -> None:
-    """Refuse wrappers that change the scale of observations or rewards while the model learns."""
+    """Raise InputError for wrappers that change the scale of observations or rewards during training."""
     while isinstance(env, gym.Wrapper | VectorWrapper):
         if isinstance(env, NORMALISING) and env.update_running_mean:
             refuse_moving(type(env).__name__)
@@ -241,20 +241,20 @@ def _check_scale(env: Any) -> None:
         for single in env.envs:
             _check_scale(single)
     elif isinstance(env, AsyncVectorEnv) and any(env.call("has_wrapper_attr", "update_running_mean")):
-        if any(env.get_attr("update_running_mean")):  # of the outermost wrapper that has it; inner ones cannot be seen
+        if any(env.get_attr("update_running_mean")):  # of the outermost such wrapper; inner ones are not accessible
             refuse_moving("the normalising wrapper")
 
 
 def refuse_relabelling(name: str) -> NoReturn:
-    """Refuse to recompute rewards, which would lose the bonus."""
+    """Raise InputError for recomputing rewards, which would lose the bonus."""
     raise InputError(f"HerReplayBuffer recomputes rewards without the bonus; use VIMEHerReplayBuffer instead of {name}")
 
 
 def refuse_moving(name: str) -> NoReturn:
-    """Refuse an inner wrapper that normalises by running statistics."""
+    """Raise InputError for an inner wrapper that normalises by running statistics."""
     raise InputError(f"the bonus needs raw observations and rewards; put {name} around it, not inside")
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:
-    """Values of the copies `where`, in the format of vector environments."""
+    """Add values of the copies `where` to `infos`, in the format of vector environments."""
     return infos | values | {f"_{key}": where for key in values}

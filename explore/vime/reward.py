@@ -1,4 +1,4 @@
-"""The intrinsic reward: how much a transition tells about the environment's dynamics.
+"""The intrinsic reward: how much information a transition gives about the environment's dynamics.
 
 Houthooft, Chen, Duan, Schulman, De Turck, Abbeel: VIME, Variational Information Maximizing Exploration (2016). After
 every batch of experience, in this order:
@@ -7,7 +7,7 @@ every batch of experience, in this order:
     d    = this batch's median KL
     the batch joins the replay, and q is trained on it
 
-Theirs is d = the mean over the last 10 batches of their medians; their code cuts the KL at 1000.
+In the paper, d is the mean of the last 10 batch medians (`normalise="median"`). The authors' code clips the KL at 1000.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from explore.inference.predict import Predictor
 from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay, check_posterior
 from explore.vime.spaces import Array, Encoder, Vectors
 
-QUEUE = 10  # batches that the divisor is averaged over
+QUEUE = 10  # number of batches over which the divisor is averaged
 CHUNK = 1024  # transitions scored at once
-LARGEST = float(torch.finfo(torch.float32).max)  # stands for the bonus of a transition where single precision overflows
-MOST = 1e12  # that is added to a reward: squares of returns made of it are finite in single precision
+LARGEST = float(torch.finfo(torch.float32).max)  # placeholder for a bonus that overflows
+MOST = 1e12  # maximum bonus; squared returns stay finite in single precision
 FORMAT = 4  # of a saved state
 COUNTERS = ("batches", "dropped", "restarts")
 
@@ -46,17 +46,17 @@ COUNTERS = ("batches", "dropped", "restarts")
 class RewardSettings(Checked):
     """Settings of the bonus: its kind, scale and weight."""
 
-    eta: float = 0.001  # weight of the bonus beside the environment's reward
+    eta: float = 0.001  # weight of the bonus relative to the environment's reward
     eta_decay: float = 1.0  # factor on eta after each batch
-    # "kl": the information gained from the transition (posteriors with a density); "expected-gain": the information
-    # expected from o, a, 1/2 log det(I + Cov_f / s^2); "variance": the mean predictive variance.
+    # "kl": the information gain of the transition (posteriors with a density); "expected-gain": the expected
+    # information gain given o and a, 1/2 log det(I + Cov_f / s^2); "variance": the mean predictive variance.
     bonus: Literal["kl", "expected-gain", "variance"] = "kl"
-    # The divisor of the bonus. "latest": the median of the latest batch, whose middle is paid eta; "median":
-    # the mean of the last 10 batches' medians, as in the paper; "rms": the root mean square of the last 10 batches.
+    # The divisor of the bonus. "latest": the median of the latest batch, so that the median bonus is eta; "median":
+    # the mean of the last 10 batch medians, as in the paper; "rms": the root mean square of the last 10 batches.
     normalise: Literal["latest", "median", "rms", "none"] = "latest"
-    clip: float | None = 10.0  # a bonus is cut at this multiple of the divisor; None: never, as in the paper
+    clip: float | None = 10.0  # clips a bonus at this multiple of the divisor; None: no clipping, as in the paper
     samples: int = 30  # weight samples for "expected-gain" and "variance", and for the quality of the model
-    interval: int = 5000  # transitions a batch, where experience comes step by step
+    interval: int = 5000  # transitions per batch, if experience arrives step by step
 
     ranges: ClassVar[dict[str, str]] = {
         "eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, 1e4]", "interval": "[1, inf)"
@@ -64,9 +64,9 @@ class RewardSettings(Checked):
 
 
 class Reward(NamedTuple):
-    """The bonus of some transitions, [n] each."""
+    """The bonuses of n transitions, [n] each."""
 
-    raw: Array  # in nats, or for "variance" in standardised units squared
+    raw: Array  # in nats; for "variance" in squared standardised units
     scaled: Array  # eta * raw / divisor, added to the environment's reward
 
 
@@ -75,7 +75,7 @@ class Transitions(NamedTuple):
 
     observations: Array  # [n, O]
     actions: Array  # [n, A]
-    following: Array  # [n, O], the true next observations: at the end of an episode not those after the reset
+    following: Array  # [n, O], the next observations; at the end of an episode its last one, not the one after reset
 
 
 @runtime_checkable
@@ -91,18 +91,18 @@ class RolloutBonus(Protocol):
 
 
 class IntrinsicReward:
-    """Scores transitions, stores them, and learns from them.
+    """The bonus of VIME: scores transitions, stores them, and trains the dynamics model on them.
 
-    Transitions with numbers that are not finite are dropped. One whose bonus overflows gets the largest, at most 1e12,
-    and does not count in the divisor. A model that fails is restarted once, and trained on all stored transitions.
+    Transitions with NaN or infinity are dropped. A bonus that overflows becomes the largest possible one (at most
+    1e12) and is ignored in the divisor. A model that diverges is restarted once and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.
         action_space: of one environment.
-        seed: root of its random numbers.
-        device: of the model.
-        encoder: for observations that are no vectors, see `Vectors`.
-        settings: those of `RewardSettings` and of `DynamicsSettings`.
+        seed: root of the random numbers.
+        device: device of the model.
+        encoder: for observations that are not vectors, see `Vectors`.
+        settings: fields of `RewardSettings` and `DynamicsSettings`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class IntrinsicReward:
         check_posterior(self.dynamics.posterior, self.dynamics_settings.posterior, self.settings.bonus)
 
     def seed(self, seed: int) -> None:
-        """Start over with an empty replay and an untrained model."""
+        """Start over with this seed, an empty replay and an untrained model."""
         self.rng = Rng(seed, self._device)
         self.dynamics = self._fresh()
         self.replay = Replay(self.dynamics_settings.capacity, *self._sizes, self._device)
@@ -136,18 +136,18 @@ class IntrinsicReward:
         self.batches = self.dropped = self.restarts = 0  # finished batches, dropped transitions, restarts of the model
         self.paid = False  # whether any bonus was not 0, before its weight eta
         self._trained = False
-        self._levels: deque[float] = deque(maxlen=QUEUE)  # one a batch; the divisor is computed from them
-        self._open: list[Array] = []  # raw bonuses of the steps of the unfinished batch ...
+        self._levels: deque[float] = deque(maxlen=QUEUE)  # one per batch; the divisor is computed from them
+        self._open: list[Array] = []  # raw bonuses of the steps in the unfinished batch ...
         self._begin = 0  # ... and the number of transitions before it
 
     @property
     def eta(self) -> float:
-        """The current weight."""
+        """The current weight of the bonus."""
         return self.settings.eta * self.settings.eta_decay**self.batches
 
     @property
     def divisor(self) -> float | None:
-        """The current divisor; None before the first."""
+        """The current divisor of the bonus; None before the first one is known."""
         if self.settings.normalise == "none":
             return 1.0
         if not self._levels:
@@ -158,12 +158,12 @@ class IntrinsicReward:
         return mean if self.settings.normalise == "median" else mean**0.5
 
     def score(self, transitions: Transitions) -> Float[Array, " n"]:
-        """The raw bonus under the current model, 0 before its first training; stores and learns nothing."""
+        """Return the raw bonus under the current model, 0 before its first training; nothing is stored or trained."""
         finite, tensors = self._finite(transitions)
         return _spread(self._raw(*tensors, 0), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The bonus, eta * raw / divisor, cut where `clip` says and at 1e12; 0 where there is no divisor yet."""
+        """Return the bonus, eta * raw / divisor, clipped by `clip` and at 1e12; 0 if there is no divisor yet."""
         if not self.divisor:
             return np.zeros_like(raw)
         self.paid |= bool(raw.any())
@@ -171,7 +171,7 @@ class IntrinsicReward:
         return np.minimum(cut * (self.eta / self.divisor), MOST)
 
     def batch(self, transitions: Transitions) -> Reward:
-        """Return the bonus of a whole batch, whose own values enter the divisor, as in the paper; then learn."""
+        """Return the bonus of a whole batch, then train. The batch's own values enter the divisor, as in the paper."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, 0)
         self._store(finite, tensors)
@@ -182,7 +182,7 @@ class IntrinsicReward:
         return reward
 
     def step(self, transitions: Transitions) -> Reward:
-        """Return the bonus of the next transitions, by the divisor of finished batches; learn after `interval`."""
+        """Return the bonus of the next transitions, with the divisor of finished batches; train after `interval`."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, len(self._open) + 1)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
@@ -198,7 +198,7 @@ class IntrinsicReward:
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Model, replay and counters: with equal settings, equal transitions then get equal bonuses."""
+        """Return model, replay and counters; with equal settings, the same transitions then get the same bonuses."""
         reward = {
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
@@ -213,7 +213,7 @@ class IntrinsicReward:
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict`; refuse one of another model or version, and then change nothing."""
+        """Resume from a `state_dict`. If it is of a different model or version, raise InputError and change nothing."""
         before = dict(vars(self))
         try:
             self._restore(saved)
@@ -245,7 +245,7 @@ class IntrinsicReward:
         self._begin = self.replay.total - len(reward["open"])
 
     def _meaning(self) -> dict[str, Any]:
-        """Settings that must match when saved numbers are loaded."""
+        """Return the settings that must match when a saved state is loaded."""
         bonus, model = self.settings, self.dynamics_settings
         return {"bonus": bonus.bonus, "normalise": bonus.normalise, "target": model.target, "n_eff": model.n_eff}
 
@@ -278,7 +278,7 @@ class IntrinsicReward:
             self._levels.append(float(np.mean(exact**2) if self.settings.normalise == "rms" else np.median(exact)))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
-        """Train on the replay, whose last transitions are the finished batch, and set `metrics`."""
+        """Train on the replay, which ends with the transitions of the finished batch, and set `metrics`."""
         inputs, following = self.replay.last(len(raw))
         metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
         if len(exact := raw[raw < LARGEST]):
@@ -286,7 +286,7 @@ class IntrinsicReward:
             metrics |= {f"vime/{name}": float(value) for name, value in values.items()}
         if self.divisor is not None:
             metrics["vime/kl_divisor"] = self.divisor
-        if self._trained and len(raw):  # transitions that the model has not seen
+        if self._trained and len(raw):  # the model was not trained on these transitions yet
             metrics |= self._quality(inputs, following, "before")
         if len(self.replay) >= self.dynamics_settings.minimum:
             self._train()
@@ -302,7 +302,7 @@ class IntrinsicReward:
             count = len(self.replay)
             warnings.warn(f"the dynamics model diverged and was restarted on {count} stored transitions", stacklevel=2)
             self.restarts = 1
-            self._levels.clear()  # of another model
+            self._levels.clear()  # they are of the old model
             self.dynamics = self._fresh(1)
             self.dynamics.train(self.replay, self.rng.stream("fit", self.batches, 1))
         if not self.dynamics.alive:
@@ -327,7 +327,7 @@ class IntrinsicReward:
         if dropped and not self.dropped:
             warnings.warn("ignored a transition with NaN or infinity; vime/dropped counts them", stacklevel=2)
         self.dropped += dropped
-        if self.dropped:  # also where all are, and no batch is ever full
+        if self.dropped:  # even if all are dropped, and no batch is ever full
             self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}
         self.replay.add(*tensors)
 
@@ -343,7 +343,7 @@ class IntrinsicReward:
 
 
 def _spread(values: Float[Array, " _m"], where: Bool[Array, " n"]) -> Float[Array, " n"]:
-    """Values at m places of n, 0 at the others."""
+    """Return an array of n numbers: the m values where the mask is true, 0 elsewhere."""
     spread = np.zeros(len(where))
     spread[where] = values
     return spread

@@ -1,4 +1,4 @@
-"""Observations and actions as vectors, the inputs of a dynamics model."""
+"""Conversion of observations and actions to vectors, the inputs of a dynamics model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from explore import registry
 from explore.core.errors import InputError, listed, one_of, raised, shown
 
 Array = NDArray[Any]
-LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
+LARGEST = 1024  # numbers in a vector; with this many, an update of the dynamics model takes seconds
 Encoder = Callable[[Any], Array]
-"""Maps a batch of observations of a vector environment to an array or a tensor [n, D]."""
+"""A function from a batch of observations of a vector environment to an array or a tensor [n, D]."""
 ENCODER = "pass an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
 
 AGREE = "Correct the environment or its declared space (single_observation_space of vector environments)"
@@ -26,15 +26,15 @@ FLAT = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
 class Vectors:
-    """Turns the elements of a Gymnasium space into vectors of single precision.
+    """A converter of elements of a Gymnasium space to vectors in single precision.
 
-    Numbers stay as they are; Discrete and MultiDiscrete become one-hot; Dict and Tuple are laid end to end, as
-    `gymnasium.spaces.flatten` does it. Images and vectors of more than 1024 numbers need an encoder.
+    Numbers are unchanged; Discrete and MultiDiscrete become one-hot; the parts of Dict and Tuple are concatenated, as
+    in `gymnasium.spaces.flatten`. Images and vectors of more than 1024 numbers need an encoder.
 
     Args:
-        space: of one element.
-        name: the elements' name in messages.
-        encoder: for elements that are not vectors of numbers, such as images; or "module:function".
+        space: the space of one element.
+        name: name of the elements in messages.
+        encoder: a function, or "module:function", for elements that are not vectors, such as images.
     """
 
     def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):
@@ -51,7 +51,7 @@ class Vectors:
                 raise InputError(f"{name} have {size}; the dynamics model takes at most {LARGEST}{hint}")
         else:
             try:
-                self.size = self.one(deepcopy(space).sample()).shape[1]  # whose random numbers are the environment's
+                self.size = self.one(deepcopy(space).sample()).shape[1]  # a copy keeps the space's random state
             except InputError:
                 raise
             except Exception as error:  # whatever the user's own function raises
@@ -60,11 +60,11 @@ class Vectors:
             raise InputError(f"{name} are empty; the dynamics model needs at least one number")
 
     def one(self, element: Any) -> Array:
-        """A single element as [1, D]."""
+        """Return a single element as a vector [1, D]."""
         return self.many(_batched(self.space, element, self._name), 1)
 
     def many(self, elements: Any, n: int | None = None) -> Array:
-        """Return n elements, stacked as vector environments and stable-baselines3 do, as a new array [n, D]."""
+        """Return n elements as a new array [n, D]; they are stacked as in vector environments and stable-baselines3."""
         parts = list(_parts(self.space, elements, self._name))
         counts = [len(values) for _, values, _ in parts]
         n = counts[0] if n is None else n
@@ -81,7 +81,7 @@ class Vectors:
 
 
 def _check(space: spaces.Space[Any], name: str) -> None:
-    """Refuse images and non-vector spaces."""
+    """Raise InputError for images and other spaces that are not vectors."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
             _check(part, name)
@@ -104,7 +104,7 @@ def _children(space: Any, elements: Any, name: str) -> list[tuple[Any, spaces.Sp
 
 
 def _parts(space: spaces.Space[Any], elements: Any, name: str) -> Iterator[tuple[spaces.Space[Any], Array, str]]:
-    """The arrays of stacked elements, [n, ...], each with its space and its name."""
+    """Yield the space, the array [n, ...] and the name of each part of stacked elements."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for values, part, inner in _children(space, elements, name):
             yield from _parts(part, values, inner)
@@ -118,12 +118,12 @@ def _parts(space: spaces.Space[Any], elements: Any, name: str) -> Iterator[tuple
 def _array(elements: Any, name: str) -> Array:
     try:
         return np.asarray(elements)
-    except ValueError as error:  # of rows that differ in length
+    except ValueError as error:  # rows of different lengths
         raise InputError(f"{name} cannot be converted to an array ({error}). {AGREE}") from error
 
 
 def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:
-    """A stack of one element."""
+    """Return one element as a stack with n = 1."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _array(element, name)[None]
     parts = tuple(_batched(part, value, inner) for value, part, inner in _children(space, element, name))
@@ -131,11 +131,11 @@ def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:
 
 
 def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
-    """N elements of a space without parts as [n, D]."""
+    """Return n elements of a space without parts as vectors [n, D]."""
     n, shape = len(values), space.shape or ()
     if values.dtype.kind not in "biuf":
         raise InputError(f"{name} are of type {values.dtype}; expected numbers. {AGREE}")
-    # In its buffers stable-baselines3 adds an axis to single numbers, and flattens arrays of several axes.
+    # In buffers, stable-baselines3 adds an axis to single numbers and flattens arrays with several axes.
     if values.shape[1:] not in (shape, (size := math.prod(shape),)):
         expected = ", ".join(map(str, ("n", *shape)))
         raise InputError(f"{name} have shape {list(values.shape)}; expected [{expected}]. {AGREE}")
@@ -151,7 +151,7 @@ def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
 
 
 def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
-    """Choices [n, K], counted from 0, if all are whole numbers from `first` to `first + choices - 1`."""
+    """Return the choices [n, K], counted from 0. Raise InputError unless they are within the space."""
     wrong = ~((values >= first) & (values < first + choices) & (values == np.floor(values)))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
@@ -162,6 +162,6 @@ def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
 
 
 def _one_hot(choices: Array, n: int) -> Array:
-    one_hot = np.zeros((len(choices), n), np.float32)  # np.eye(n)[choices] would hold n x n numbers
+    one_hot = np.zeros((len(choices), n), np.float32)  # np.eye(n)[choices] would need n x n numbers
     one_hot[np.arange(len(choices)), choices] = 1
     return one_hot

@@ -6,7 +6,7 @@
     env = VIMEVecEnv(env, eta=0.001)                                           # any algorithm: step by step
     PPO("MlpPolicy", env).learn(500_000, VIMELog(env.bonus))
 
-`rollout/ep_rew_mean` is the environment's own return where episodes are monitored inside of the bonus, see `monitored`.
+`rollout/ep_rew_mean` excludes the bonus if the `Monitor` wrapper is inside the VIME wrapper, see `monitored`.
 """
 
 from explore.vime.sb3.callbacks import Episodes as Episodes

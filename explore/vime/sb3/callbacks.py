@@ -1,4 +1,4 @@
-"""Callbacks of stable-baselines3: VIME for on-policy algorithms, and the log of a bonus added elsewhere."""
+"""Callbacks for stable-baselines3: VIME for on-policy algorithms, and logging for wrappers and replay buffers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from explore.vime.spaces import Array
 
 
 class Episodes(Sums):
-    """Sums that remember their values at the ends of episodes."""
+    """Running sums that also store the total of each finished episode."""
 
     def __init__(self, environments: int):
         super().__init__(environments)
@@ -35,14 +35,14 @@ class Episodes(Sums):
         return sums
 
     def record(self, logger: Logger, tag: str) -> None:
-        """Log the mean over the episodes that have ended since the last call, if there are any."""
+        """Log the mean over the episodes that ended since the last call, if any."""
         if self.finished:
             logger.record(tag, float(np.mean(self.finished)))
         self.finished = []
 
 
 class VIMELog(BaseCallback):
-    """Logs the bonus of a wrapper or a replay buffer, `vime/`, and returns of a wrapper, `rollout/ep_..._mean`."""
+    """A callback that logs the bonus of a wrapper or replay buffer (`vime/`) and a wrapper's returns (`rollout/`)."""
 
     def __init__(self, bonus: IntrinsicReward):
         super().__init__()
@@ -75,17 +75,17 @@ class VIMELog(BaseCallback):
 class VIMECallback(BaseCallback):
     """VIME for on-policy algorithms, in the order of the paper.
 
-    When a rollout is complete, the model of the rollouts before scores its transitions, the bonus joins the rewards of
-    the rollout buffer, returns and advantages are computed again, and the model learns. Wrappers that normalise
-    rewards, or observations inside the environments, are refused when training begins.
+    After each rollout, the model trained on earlier rollouts scores its transitions. The bonus is added to the rewards
+    in the rollout buffer, returns and advantages are recomputed, and the model is trained on the rollout. When training
+    begins, wrappers that normalise rewards, or observations inside the environments, raise InputError.
 
     Args:
-        bonus: an `IntrinsicReward` or another `RolloutBonus` to continue with; None: a new one.
-        seed: root of a new one's random numbers; None: the algorithm's seed, or 0 if it has none.
-        settings: of `IntrinsicReward`, for a new one; without `interval`.
+        bonus: an `IntrinsicReward` or another `RolloutBonus` to continue with; None: a new `IntrinsicReward`.
+        seed: root of the random numbers of a new bonus; None: the algorithm's seed, or 0 if it has none.
+        settings: settings of a new `IntrinsicReward`, except `interval`.
     """
 
-    bonus: Any  # of the given type; only `RolloutBonus` is required
+    bonus: Any  # any type that implements `RolloutBonus`
 
     def __init__(self, bonus: RolloutBonus | None = None, *, seed: int | None = None, **settings: Any):
         super().__init__()
@@ -112,7 +112,7 @@ class VIMECallback(BaseCallback):
             seed = (self.model.seed or 0) if self._seed is None else self._seed
             self.bonus = IntrinsicReward(space, env.action_space, seed=seed, **self._settings)
         self._extrinsic, self._intrinsic = Episodes(env.num_envs), Episodes(env.num_envs)
-        self._ends: dict[int, Any] = {}  # raw last observations of the episodes that the last step has ended
+        self._ends: dict[int, Any] = {}  # raw last observations of the episodes that ended in the last step
 
     def _on_training_start(self) -> None:
         self._paid = False
@@ -122,8 +122,8 @@ class VIMECallback(BaseCallback):
         inner = normalise.venv.step_wait
 
         def step_wait() -> Any:
-            # VecNormalize clips last observations and keeps none; another wrapper would part it from those that
-            # EvalCallback compares it with.
+            # VecNormalize clips last observations and does not store raw ones. A wrapper would do, but EvalCallback
+            # expects the same wrappers around its own environments.
             step = inner()
             self._ends = last_observations(step[3])
             return step
@@ -150,19 +150,19 @@ class VIMECallback(BaseCallback):
         before, self._last = self._last, self._raw(self.locals["new_obs"])
         ends = last_observations(self.locals["infos"]) if normalise is None else self._ends
         after = following(self.bonus.observations, self._last, ends)
-        # Algorithms of discrete actions alone clip none.
+        # Algorithms that support only discrete actions have no clipped ones.
         actions = self.bonus.actions.many(self.locals.get("clipped_actions", self.locals["actions"]))
         self._steps.append((before, actions, after, dones.copy()))
         self._extrinsic.add(normalise.get_original_reward() if normalise else self.locals["rewards"], dones)
         return True
 
     def _raw(self, observations: Any) -> Array:
-        """The current observations as vectors, before any normalisation."""
+        """Return the current observations as vectors, before any normalisation."""
         normalise = self.model.get_vec_normalize_env()
         return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
 
     def _last_values(self) -> Tensor:
-        """Return the critic's values of the observations after the rollout; sb3_contrib does not tell them."""
+        """Return the critic's values for the observations after the rollout, which sb3_contrib does not provide."""
         policy: Any = self.model.policy
         observations = obs_as_tensor(self.locals["new_obs"], self.model.device)
         with torch.no_grad():

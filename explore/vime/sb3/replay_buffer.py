@@ -1,4 +1,4 @@
-"""VIME for off-policy algorithms: the bonus of a transition is computed when it is sampled."""
+"""VIME for off-policy algorithms: the bonus of a transition is computed when the transition is sampled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from explore.vime.spaces import Array
 
 
 class _Rewards:
-    """Stored rewards that remember where they were last read."""
+    """Stored rewards that record the index of the last access."""
 
     def __init__(self, rewards: Array):
         self._rewards = rewards
@@ -33,11 +33,11 @@ class _Rewards:
 
 
 class VIMEReplayBuffer(ReplayBuffer):
-    """A replay buffer that adds the bonus when transitions are sampled: the model's current gain from them.
+    """A replay buffer that adds the bonus, under the current dynamics model, to the rewards of sampled transitions.
 
-    It takes the arguments of `ReplayBuffer` except `optimize_memory_usage`, `settings` of `IntrinsicReward` (the
-    attribute `bonus`), and `seed`, the root of the bonus's random numbers, by default from NumPy's generator. Beside
-    VecNormalize, which must not normalise rewards, last observations are those that its `clip_obs` has left.
+    It takes the arguments of `ReplayBuffer` except `optimize_memory_usage`, the `settings` of `IntrinsicReward` (its
+    attribute `bonus`), and `seed`, the root of the bonus's random numbers (default: from NumPy's generator).
+    VecNormalize must not normalise rewards; with it, the last observations of episodes are clipped at `clip_obs`.
     """
 
     _more: ClassVar[tuple[str, ...]] = ()  # names of further arguments
@@ -83,7 +83,7 @@ class VIMEReplayBuffer(ReplayBuffer):
 
     @contextmanager
     def _paying(self, where: Any = None) -> Iterator[None]:
-        """Add bonuses to all sampled rewards: those at `where`, or (None) where stored rewards are read."""
+        """Add bonuses to sampled rewards: of transitions `where`, or (None) of those whose stored rewards are read."""
         rewards, watched = self.rewards, _Rewards(self.rewards)
         watched.where = where
         self.rewards = watched  # type: ignore[assignment]
@@ -99,13 +99,13 @@ class VIMEReplayBuffer(ReplayBuffer):
     def _normalize_reward(  # type: ignore[override]  # a static method there, called on the buffer
         self, reward: Array, env: VecNormalize | None = None
     ) -> Array:
-        check_rewards(env)  # else by a deviation that moves
+        check_rewards(env)  # they must not be scaled by a running deviation
         where = self.rewards.where  # type: ignore[attr-defined]
         bonus = self.bonus.scaled(self.bonus.score(self._stored(where))).reshape(reward.shape)
         return super()._normalize_reward(reward, env) + bonus.astype(np.float32)
 
     def _stored(self, where: Any) -> Transitions:
-        """The transitions of some rows and environments, not normalised: the model has its own scales."""
+        """Return the transitions of some rows and environments, not normalised: the model has its own scales."""
 
         def rows(stored: Any) -> Any:
             if isinstance(stored, dict):
@@ -122,13 +122,13 @@ class VIMEDictReplayBuffer(VIMEReplayBuffer, DictReplayBuffer):
 
 
 class VIMENStepReplayBuffer(VIMEReplayBuffer, NStepReplayBuffer):
-    """`VIMEReplayBuffer` for returns of `n_steps` steps: each has its bonus; give it `n_steps` and `gamma`."""
+    """`VIMEReplayBuffer` for n-step returns, with a bonus for each step; it takes `n_steps` and `gamma`."""
 
     _more = ("n_steps", "gamma")
 
 
 class VIMEHerReplayBuffer(VIMEDictReplayBuffer, HerReplayBuffer):
-    """`VIMEReplayBuffer` for hindsight experience replay: transitions relabelled with another goal keep their bonus."""
+    """`VIMEReplayBuffer` for hindsight experience replay; transitions relabelled with a new goal keep their bonus."""
 
     _more = ("env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict")
 

@@ -1,4 +1,4 @@
-"""Environments of stable-baselines3: batched ones, and ones whose rewards include the bonus."""
+"""Environments for stable-baselines3: vector environments of Gymnasium, and rewards that include the bonus."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from explore.vime.spaces import Array
 
 
 class VIMEVecEnv(VecEnvWrapper):
-    """Environments whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
+    """A `VecEnv` whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
 
-    An algorithm's seed is the bonus's. Put it around the raw environments, and VecNormalize around it.
+    The algorithm's seed also seeds the bonus. Wrap the raw environments with it, and put VecNormalize around it.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
@@ -39,13 +39,13 @@ class VIMEVecEnv(VecEnvWrapper):
         return observations
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the environments, and the bonus if it has no seed yet and has learnt nothing."""
+        """Seed the environments, and the bonus if it has no seed and no data yet."""
         seeds = self.venv.seed(seed)
         self._stepwise.seed(seed)
         return seeds
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """Call a method of the environments; refuse `compute_reward`, whose rewards have no bonus."""
+        """Call a method of the environments. Raise InputError for `compute_reward`, whose rewards have no bonus."""
         if method_name == "compute_reward":
             refuse_relabelling("VIMEVecEnv")
         return self.venv.env_method(method_name, *args, indices=indices, **kwargs)
@@ -61,19 +61,19 @@ class VIMEVecEnv(VecEnvWrapper):
             ends=last_observations(infos), training=self.training,
         )  # fmt: skip
         infos = [info | paid.info(i) for i, info in enumerate(infos)]
-        # Rewards that are whole numbers would cut the bonus off.
+        # Integer rewards would truncate the bonus.
         kind = rewards.dtype if np.issubdtype(rewards.dtype, np.floating) else np.float32
         return observations, (rewards + paid.intrinsic).astype(kind), dones, infos
 
 
 def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
-    """Return `VIME` around an environment that is monitored inside, so that ep_rew_mean is without the bonus."""
+    """Wrap an environment in `Monitor` and then in `VIME`, so that ep_rew_mean does not include the bonus."""
     env = gym.make(env) if isinstance(env, str) else env
     return VIME(env if is_wrapped(env, Monitor) else Monitor(env), **settings)
 
 
 def check_wrapped(venv: VecEnv) -> None:
-    """Refuse single environments whose wrappers normalise by running statistics."""
+    """Raise InputError if wrappers of single environments normalise by running statistics."""
     for kind in NORMALISING:
         for i in np.flatnonzero(venv.env_is_wrapped(cast(Any, kind))).tolist():
             if venv.get_attr("update_running_mean", i)[0]:
@@ -81,19 +81,19 @@ def check_wrapped(venv: VecEnv) -> None:
 
 
 def check_rewards(normalise: VecNormalize | None) -> None:
-    """Refuse a bonus with rewards that are divided by a running deviation."""
+    """Raise InputError if rewards, but not the bonus, would be divided by a running standard deviation."""
     if normalise is not None and normalise.norm_reward and normalise.training:
         advice = "set norm_reward=False, or put VecNormalize around VIMEVecEnv to scale both"
         raise InputError(f"VecNormalize scales rewards by a running standard deviation, but not the bonus; {advice}")
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
-    """The last observations of episodes that just ended, by environment."""
+    """Return the last observations of episodes that just ended, by environment."""
     return {i: info["terminal_observation"] for i, info in enumerate(infos) if "terminal_observation" in info}
 
 
 class BatchedVecEnv(VecEnv):
-    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, for stable-baselines3."""
+    """A `VecEnv` of stable-baselines3 made of a `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         if not same_step(env):
@@ -142,12 +142,12 @@ class BatchedVecEnv(VecEnv):
 
 
 def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Whether copies are reset in the step that ends their episode."""
+    """Return whether environments are reset in the step that ends their episode."""
     return env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 
 def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """Split the infos of a vector environment, which have masks, into one dictionary per environment."""
+    """Split the infos of a vector environment, which include masks, into one dictionary per environment."""
     each: list[dict[str, Any]] = [{} for _ in range(n)]
     for key, values in infos.items():
         if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):

@@ -85,7 +85,7 @@ class Reading:
     def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
         """Remember a row that only a file of labels has."""
         self._outside[name] = place
-        self.lines["Used although not in the table: "].append(place)
+        self.lines["Added rows that are in the labels file only, not in the table: "].append(place)
         self.tell("retire", name, cells=dict(cells))
 
     def tell_measurements(
@@ -164,10 +164,10 @@ class Reading:
                 change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
                 self.lines["Matched to known rows although they changed: "].append(change)
         if names := [short(row.id) for row in unclear if row.is_known]:
-            rows_known = "the known row" if len(names) == 1 else f"the {len(names)} known rows"
+            rows_known = "row" if len(names) == 1 else "rows"
             self.notes.append(
-                f"Ambiguous: several rows of the table could be {rows_known} {listed(names, SHOWN)}. Their data stay "
-                "under the old ids. Enter measurements in the rows that they belong to."
+                f"Cannot match {rows_known} {listed(names, SHOWN)} to the changed table: several rows fit. Data recorded "
+                "so far stay under the old ids. Enter any measurements in the correct rows of the table."
             )
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:

@@ -84,9 +84,10 @@ def pool_splits(n: int, trials: int, initial: int, test: int, seed: int) -> Pool
     Every trial has its own random stream, so more trials do not change the first ones. The test examples are drawn
     first, so another number of labelled ones does not change them.
     """
-    if min(trials, initial, test) < 1 or seed < 0:
-        counts = f"trials={trials}, initial={initial} and test={test}"
-        raise InputError(f"{counts} must be 1 or more, and seed={seed} 0 or more")
+    if min(trials, initial, test) < 1:
+        raise InputError(f"trials={trials}, initial={initial}, test={test}: each must be at least 1")
+    if seed < 0:
+        raise InputError(f"seed is {seed}; it must be at least 0")
     if initial + test >= n:
         allowed = f"use fewer than {n} together" if n > 2 else "at least 3 examples are needed"
         raise InputError(f"{initial} labelled and {test} test points of {n} leave no pool; {allowed}")

@@ -197,7 +197,7 @@ def _text(value: Any, where: str = "a cell") -> str:
         if isinstance(value, kinds):
             return convert(value)
     raise InputError(
-        f"{where} holds a {type(value).__name__}; a cell must be a text, a number, a truth value or a date"
+        f"{where} holds a {type(value).__name__}; a cell must be a string, a number, a Boolean, a date or a time"
     )
 
 

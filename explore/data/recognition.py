@@ -97,7 +97,7 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     category, remarks = _words(name, cells, False)
     numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
     if numbers and isinstance(category, Category):
-        remarks.append(f"has texts in most rows, so its numbers are categories, too, such as {shown(numbers[0])}")
+        remarks.append(f"contains text in most rows, so numbers such as {shown(numbers[0])} are treated as categories too")
     return category, remarks
 
 

@@ -166,8 +166,8 @@ class Reading:
         if names := [short(row.id) for row in unclear if row.is_known]:
             rows_known = "row" if len(names) == 1 else "rows"
             self.notes.append(
-                f"Cannot match {rows_known} {listed(names, SHOWN)} to the changed table: several rows fit. Data recorded "
-                "so far stay under the old ids. Enter any measurements in the correct rows of the table."
+                f"Cannot match {rows_known} {listed(names, SHOWN)} to the changed table: several rows fit. Data "
+                "recorded so far stay under the old ids. Enter any measurements in the correct rows of the table."
             )
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:

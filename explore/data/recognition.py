@@ -97,7 +97,9 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     category, remarks = _words(name, cells, False)
     numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
     if numbers and isinstance(category, Category):
-        remarks.append(f"contains text in most rows, so numbers such as {shown(numbers[0])} are treated as categories too")
+        remarks.append(
+            f"contains text in most rows, so numbers such as {shown(numbers[0])} are treated as categories too"
+        )
     return category, remarks
 
 

@@ -192,7 +192,9 @@ def test_schemas_of_earlier_versions_are_read():
 def test_numbers_among_a_majority_of_texts_are_names_and_said(csv):
     table = load_table(csv(column(["RT", "40", "RT", "60", "RT"] * 6)), "y")
     assert table.dataset.features == ("a = 40", "a = 60", "a = RT", "x")
-    assert table.notes == ("Column 'a' contains text in most rows, so numbers such as '40' are treated as categories too.",)
+    assert table.notes == (
+        "Column 'a' contains text in most rows, so numbers such as '40' are treated as categories too.",
+    )
     with pytest.raises(InputError, match="line 4, column 'a': 'RT' is not a finite number"):
         load_table(csv(column(["40", "60", "RT", "RT"])), "y")
 

@@ -157,7 +157,7 @@ class Answers(Sheet):
         self._reading.tell_measurements(name, measured, self.file.path.name)
 
     def _is_echo(self, row: Row, target: str, value: Value) -> bool:
-        """Return whether a value only repeats the known mean, or the value that an earlier next.csv was written with."""
+        """Return whether a value only repeats the known mean, or the one in an earlier next.csv."""
         before = self._reading.before.find(row.id)
         was_written = before is not None and before.pending is not None and before.agrees({target: value})
         return was_written or same_value(value, row.mean[target])

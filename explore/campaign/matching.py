@@ -48,10 +48,8 @@ def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -
     in_table = [row for row in rows if not row.gone]
     measured = [row for row in in_table if row.table]
     unmeasured = [row for row in rows if row not in measured and not row.values]
-    labelled = [
-        row for row in rows if row not in measured and row.values
-    ]  # measured in a labels file; their target cells are often empty
-    deleted = max(0, len(in_table) - (len(measurements) - len(pairs)))  # measured first
+    labelled = [row for row in rows if row not in measured and row.values]  # by a labels file; cells may be empty
+    deleted = max(0, len(in_table) - (len(measurements) - len(pairs)))  # counted among the measured rows first
     new = {line: cells for line, cells in filled.items() if line not in pairs}
     pairs |= pair(new, [*measured[deleted:], *unmeasured], lambda *_: True)
     empty = {line: cells for line, cells in enumerate(measurements) if not cells}

@@ -45,7 +45,7 @@ class Table(Sheet):
     """
 
     def __init__(self, file: Cells, schema: Schema):
-        """Parse the table; raise InputError for missing columns, invalid or repeated identifiers, or invalid targets."""
+        """Parse the table; raise InputError for missing columns, empty or repeated identifiers, or invalid targets."""
         identifier = (schema.id_column,) if schema.id_column else ()
         if missing := [name for name in (*schema.targets, *schema.features, *identifier) if name not in file.columns]:
             raise InputError(f"{file.path} has no column {shown(missing[0])}; {file.listing}")

@@ -35,7 +35,7 @@ def samples_follow_the_stated_density(subject: Subject) -> None:
     score = oracles.slope(posterior, state, points)
     points = points - points.mean(1, keepdim=True)
     second = torch.einsum("rsv,rsw->rvw", points, score) / n + torch.eye(points.shape[2], dtype=points.dtype)
-    limit = torch.einsum("rv,rw->rvw", points.std(1), score.std(1))  # exact for independent factors; hence 8 below, not 5
+    limit = torch.einsum("rv,rw->rvw", points.std(1), score.std(1))  # exact for independent factors, so 8 below
     assert (score.mean(1).abs() < 5 * score.std(1) / n**0.5).all(), "the mean of samples differs from `log_prob`"
     assert (second.abs() < 8 * limit / n**0.5).all(), "samples are wider or narrower than `log_prob`"
     expect_entropy(subject, posterior, state, 100_000, seeded(7), "in double precision")
@@ -159,7 +159,7 @@ def a_linear_model_is_bayesian_linear_regression(subject: Subject) -> None:
     batch = Batch(*map(torch.cat, zip(linear_data(rng), linear_data(rng, orthogonal=True), strict=True)))
     exact_mean, exact_covariance = oracles.ridge(*batch, 0.5, 0.8)
     for moment, settings in linear:
-        first = {"covariance": 0, "diagonal": 1, "mean": 2}  # first replica whose covariance must be exact; replica 1 is orthogonal
+        first = {"covariance": 0, "diagonal": 1, "mean": 2}  # first replica with exact covariance
         assert moment in first, f'"linear" may be {", ".join(first)}; got {moment!r}'
         arguments = {"likelihood": KNOWN_NOISE, "prior_variance": 0.8, **settings}
         posterior, rng = subject.make(net=Net(nn.Linear(3, 1)), **arguments), Matched(3, dtype=torch.float64)
@@ -222,7 +222,7 @@ def gain_falls_when_a_transition_repeats(subject: Subject) -> None:
     # and varies between correct runs by more than the tolerance below.
     settings = {"likelihood": KNOWN_NOISE, **step_size(subject)}
     posterior, state, batch = subject.trained(net=NETS["linear"], steps=30, **settings)
-    x, y = (torch.full((R, 1, n), 4.0, dtype=torch.float64) for n in (2, 3))  # 4 standard deviations away from other inputs
+    x, y = (torch.full((R, 1, n), 4.0, dtype=torch.float64) for n in (2, 3))  # 4 standard deviations off
     both = Batch(torch.cat([batch.x, x], 1), torch.cat([batch.y, y], 1))
     with_it, without = (
         posterior.gain(train(posterior, state, b, seeded(3), 200), Batch(x, y), seeded(2)) for b in (both, batch)

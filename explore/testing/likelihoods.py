@@ -61,7 +61,7 @@ class LikelihoodSubject:
         """Update the noise on outputs `out` and `data` until it converges; return its posterior."""
         phi, before = self.start, None
         for _ in range(3000):
-            if phi is before:  # the noise has no parameters, or has converged
+            if phi is before:  # the noise has no parameters
                 break
             before, phi = phi, self.likelihood.update(phi, out, self.data, N, 1.0)
         return phi

@@ -43,7 +43,7 @@ def slope(posterior: Any, state: State, points: Tensor) -> Tensor:
 
 
 def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tuple[Tensor, Tensor]:
-    """Return the mean [R, I] and covariance [R, I, I] of Bayesian linear regression, one output; I includes the bias."""
+    """Return mean [R, I] and covariance [R, I, I] of Bayesian linear regression of one output; I includes the bias."""
     a = torch.cat([x, torch.ones_like(x[..., :1])], -1)
     precision = a.mT @ a / noise_std**2 + torch.eye(a.shape[-1], dtype=a.dtype) / prior_variance
     covariance = torch.linalg.inv(precision)
@@ -51,7 +51,7 @@ def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tupl
 
 
 class Lone(Rng):
-    """A random stream for a run of one replica alone: it gives the numbers of replica `replica` among `of`."""
+    """A random stream for a run of one replica (or its members) alone: the numbers of replica `replica` of `of`."""
 
     def __init__(self, replica: int, of: int, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -55,7 +55,7 @@ class Contract:
     """Facts about a posterior that checks need: the keys of its dictionary `CONTRACT`, next to `PRESETS`.
 
     Args:
-        lively: settings at which three updates visibly change everything that is learned; default: no settings.
+        lively: settings at which three updates visibly change everything that is learned; default: the class defaults.
         forgetful: settings at which the state depends mostly on the last few batches; default: `lively`.
         refuses: which of "convolutions" and "norms" (batch-norm layers) raise an `InputError`.
         linear: for Gaussian posteriors: the moments of Bayesian linear regression that 600 updates reach to six digits,
@@ -131,7 +131,7 @@ class Subject:
         return mixture(posterior, self.members) if self.members > 1 else posterior
 
     def _expect_defaults(self) -> None:
-        """Assert that the defaults work on a plain network, so that later errors are due to other settings or networks."""
+        """Assert that the defaults work on a plain network; later errors are due to other settings or networks."""
         expect_defaults(self.cls, required=("net", "likelihood"))
         for key, interval in getattr(self.cls, "ranges", {}).items():
             assert INTERVAL.fullmatch(interval), (

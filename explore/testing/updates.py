@@ -108,7 +108,7 @@ def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
 
 
 class Exchange:
-    """A stand-in for the parts of `torch.distributed` that `explore.execution.parallel` uses, with threads as processes.
+    """A stand-in for the part of `torch.distributed` that `explore.execution.parallel` uses; threads act as processes.
 
     Networks are not thread-safe, so only the thread that holds the lock `turn` runs.
     """

@@ -171,7 +171,7 @@ def step_size(subject: Subject, lr: float = 0.02) -> dict[str, Any]:
 
 
 def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
-    """Return the loss [R] of samples, in evaluation mode: mean squared error, or for classes cross-entropy in nats."""
+    """Return the loss [R] of samples, with running statistics: mean squared error, or cross-entropy in nats."""
     layers, noise = posterior.joint_sample(state, 30, seeded(9))
     out = posterior.net.output(layers, batch.x)
     if not posterior.likelihood.discrete:

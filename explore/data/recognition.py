@@ -39,7 +39,7 @@ def infer(
     feature: Collection[str] = (),
     decided: Collection[str] = (),
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Infer the schema of columns of a table; also return sentences on the decisions.
+    """Infer the schema of columns of a table, with sentences on the decisions; raise InputError if cells are ambiguous.
 
     Args:
         cells: the table.
@@ -47,9 +47,6 @@ def infer(
         categorical: columns whose numbers or dates are categories; they are never left out.
         feature: columns to keep as features, even if they look like row numbers, timestamps or codes.
         decided: columns that were features before; they stay features even if they now look like row numbers.
-
-    Raises:
-        InputError: if a cell is ambiguous, or no feature is left.
     """
     columns: list[Column] = []
     notes: list[str] = []

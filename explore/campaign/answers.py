@@ -18,7 +18,7 @@ from explore.campaign.sheet import Sheet, identifiers, key
 from explore.core.errors import InputError, listed, shown
 from explore.data.reading import Cells
 
-PREFIX = "_"  # of the columns that next.csv has in addition to the table's
+PREFIX = "_"  # of the names of columns that only next.csv has
 
 
 class Answers(Sheet):

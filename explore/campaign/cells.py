@@ -22,8 +22,8 @@ from explore.data.texts import number
 
 Value = float | str | None  # a measurement: a number, or the name of a class; None: the experiment failed
 DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
-DIGITS = 6  # significant digits that a spreadsheet keeps at least when it saves displayed values
-OLD_MARKS = ("#N/A N/A", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN")  # also missing; ids depend on them
+DIGITS = 6  # fewest significant digits of a number that a spreadsheet saves as displayed
+OLD_MARKS = ("#N/A N/A", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN")  # more marks of missing values, for ids
 WHOLE = 11  # digits of the longest whole numbers that a spreadsheet displays in full
 
 

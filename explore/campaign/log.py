@@ -164,7 +164,7 @@ class Log:
         return events, head
 
     def _entries(self, content: bytes) -> tuple[list[Event], list[str], int]:
-        """Return the events of complete batches, a list of the id and their sums, and the number of bytes they take."""
+        """Return the events of complete batches, the list [id, sum of each event], and their size in bytes."""
         *lines, tail = content.split(b"\n")
         events: list[Event] = []
         sums, sizes = [self._saved.id if self._saved else ""], [0]

@@ -1,4 +1,4 @@
-"""Match the lines of a table or labels file to known rows."""
+"""Matching of the lines of a table or labels file to known rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -
     measured = [row for row in in_table if row.table]
     unmeasured = [row for row in rows if row not in measured and not row.values]
     labelled = [row for row in rows if row not in measured and row.values]  # by a labels file; cells may be empty
-    deleted = max(0, len(in_table) - (len(measurements) - len(pairs)))  # counted among the measured rows first
+    deleted = max(0, len(in_table) - (len(measurements) - len(pairs)))  # assume measured rows were deleted first
     new = {line: cells for line, cells in filled.items() if line not in pairs}
     pairs |= pair(new, [*measured[deleted:], *unmeasured], lambda *_: True)
     empty = {line: cells for line, cells in enumerate(measurements) if not cells}

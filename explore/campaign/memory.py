@@ -34,7 +34,7 @@ TOLD = (*MEASURED, "retract", "suggest", "skip", "release")
 KINDS = (*TOLD, "seen", "retire", "return", "change", "schema", "undo")
 FORMAT = 1  # of the events
 FINGERPRINT = 64  # characters of a row's id if there is no identifier column
-FEWEST = 6  # least characters of an abbreviated id
+FEWEST = 6  # fewest characters of an abbreviated id
 
 
 class Schema(NamedTuple):
@@ -125,7 +125,7 @@ class Memory:
                 self._tell(row, event)
 
     def find(self, name: str) -> Row | None:
-        """Find the row with a current or former id, or None."""
+        """Return the row with this current or former id; None if there is none."""
         while name not in self.rows and name in self._aliases:
             name = self._aliases[name]
         return self.rows.get(name)

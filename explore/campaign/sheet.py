@@ -24,7 +24,7 @@ class Sheet:
     """
 
     def __init__(self, file: Cells, schema: Schema):
-        """Parse the file's columns; raise InputError if numeric targets have other cells."""
+        """Parse the file's columns; raise InputError if cells of numeric targets are not numbers."""
         self.file, self.schema = file, schema
         self.features = {name: canonicals(file.columns[name]) for name in schema.features if name in file.columns}
         self.measurements = measurements(file, schema.targets, schema)

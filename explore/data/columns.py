@@ -101,7 +101,7 @@ Date = Quantity  # with a `form`
 
 @dataclass(frozen=True)
 class Category:
-    """A column of words, or of numbers used as names."""
+    """A categorical column: words, or numbers used as names."""
 
     name: str
     levels: tuple[str, ...]  # each has its own feature

@@ -116,7 +116,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        text = content.decode("cp1252", "replace")  # Latin-1 as Windows writes it
+        text = content.decode("cp1252", "replace")  # the Windows variant of Latin-1
         line, example = content.count(b"\n", 0, error.start) + 1, shown(text[max(0, error.start - 20) :][:40])
         notes = [f"{path} is not UTF-8 and was read as Latin-1 (Windows-1252). Check line {line}: {example}."]
     if not text.strip():
@@ -127,7 +127,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
         notes.append(f"The columns of {path} are separated by {mark!r}.")
     cells = assembled(path, islice(_rows(path, text, mark), bool(declared), None), len(content))
     notes += cells.notes
-    for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # 950, 1.200 and 12.500
+    for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # such as 950, 1.200, 12.500
         marked = next((cell for cell in column if "." in cell), "")
         if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
             advice = f"if the point separates thousands, write {marked.replace('.', '')}"
@@ -202,7 +202,7 @@ def _text(value: Any, where: str = "a cell") -> str:
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
-    """Return the cells of an Excel or Parquet file, else None. Unless `strict`, ignore a `sheet` that is missing."""
+    """Return the cells of an Excel or Parquet file, else None. Unless `strict`, a missing `sheet` means the first."""
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(f"{path} has an old Excel format, or is encrypted. Save it as .xlsx, or as CSV in UTF-8")
     parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content

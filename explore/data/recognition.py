@@ -14,15 +14,15 @@ from explore.data.columns import MISSING, OTHER, Category, Column, LeftOut, Quan
 from explore.data.reading import Cells
 
 RARE = 0.01  # share of rows; rarer categories, or those with one row, are pooled
-MOST_LEVELS = 30  # most levels of a column; the rarest beyond are pooled
+MOST_LEVELS = 30  # per column; the rarest levels beyond this are pooled
 WORDS = 5  # from this many words on, a cell counts as free text
-FEW = 5  # least rows to call numbers a row count; fewer may count up by chance
-MANY = 20  # rows; from here on, mostly consecutive numbers in any order count as row numbers
+FEW = 5  # rows; in fewer rows, numbers may count up by chance
+MANY = 20  # rows; from here on, numbers in any order that are mostly consecutive are row numbers
 ORDERING = {"order": "numbers the rows", "timestamp": "says when rows were measured"}
 ONE_WAY = "only rises or only falls from row to row; drop it if it is an order or a time of measurement"
 CONSTANT = "is constant, so the model cannot learn its effect"
 
-_ID = re.compile(r"(?i:(.*[\W_])?(id|uuid))|.*(ID|Id)")  # not a feature if its whole numbers are distinct
+_ID = re.compile(r"(?i:(.*[\W_])?(id|uuid))|.*(ID|Id)")  # identifiers, if the values are distinct whole numbers
 # Names without punctuation, in lower case.
 _NAMED = re.compile(
     r"run|std|index|idx|unnamed\d+|column1|indexlevel\d+|level0|rownames?"
@@ -198,7 +198,7 @@ def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any)
 def counts(values: np.ndarray) -> bool:
     """Return whether numbers [N] (NaN: missing) look like row numbers, from any start.
 
-    Without gaps, they may be in any order, as in a randomised design. With gaps, they must be monotonic or many (MANY).
+    Without gaps, any order is possible, as in a randomised design. With gaps, they must be monotonic, or at least MANY.
     """
     present = values[~np.isnan(values)]
     if len(present) < FEW or not np.array_equal(present, np.round(present)):

@@ -24,7 +24,7 @@ from explore.data.base import Dataset, Task
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
-LIMIT = 64 * packed.MIB  # of a download, packed and unpacked; the largest set has 4 MiB
+LIMIT = 64 * packed.MIB  # most bytes of a download, packed and unpacked; the largest set has 4 MiB
 
 Rows = list[list[str]]
 
@@ -130,7 +130,7 @@ def download(url: str, name: str, limit: int | None = None) -> Path:
 
 
 def _get(url: str, file: str, _: object, limit: int) -> None:
-    """Download within a limit; redirects from HTTPS must stay on HTTPS."""
+    """Download at most `limit` bytes to `file`; raise OSError if HTTPS redirects to another protocol."""
     import requests  # imported only when needed, as in pooch
 
     with requests.get(url, stream=True, timeout=30) as answer, open(file, "wb") as out:

@@ -94,7 +94,8 @@ def load_table(
         allow_missing_target: whether to accept rows without a measured target, or with a failed experiment.
         feature: one or more columns to keep as features, although they look like row numbers, timestamps or codes.
         sheet: the sheet of an Excel file; None: the first sheet.
-        keep_na: class targets whose marks such as NA are classes. Empty cells, None and NaN in data frames never are.
+        keep_na: class targets in which marks such as NA are classes. Empty cells, and None and NaN in data frames,
+            never are.
 
     Raises:
         FileNotFoundError: if there is no such file.

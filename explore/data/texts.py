@@ -99,7 +99,7 @@ def restored(cell: str) -> str:
 
 
 def pointed(cell: str, decimal: str) -> str:
-    """Write a number with a decimal point; return other cells unchanged."""
+    """Return a number with a point in place of its decimal mark; return other cells unchanged."""
     return cell.replace(decimal, ".") if decimal in cell and number(cell, decimal) is not None else cell
 
 

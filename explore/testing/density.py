@@ -139,7 +139,7 @@ def updates_follow_a_learned_prior(subject: Subject, net: str) -> None:
 
 
 def linear_data(rng: Rng, orthogonal: bool = False, slope: float = 1.0) -> Batch:
-    """Return 24 examples of a linear function of 3 inputs, with noise 0.5; `orthogonal`: of inputs and bias."""
+    """Return 24 examples of a linear function of 3 inputs, noise 0.5; `orthogonal`: inputs and bias are orthogonal."""
     x = rng.normal(1, 24, 3)
     if orthogonal:
         x = torch.linalg.qr(torch.cat([torch.ones(1, 24, 1), x], 2).double())[0][:, :, 1:] * 3

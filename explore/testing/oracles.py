@@ -24,9 +24,9 @@ def kl(mean: Tensor, covariance: Tensor, mean0: Tensor, covariance0: Tensor) -> 
 
 
 def implied_gaussian(posterior: Any, state: State, replicas: int) -> tuple[Tensor, Tensor]:
-    """Return (mean [R, n], covariance [R, n, n]) of the Gaussian density `posterior.log_prob` of n coordinates.
+    """Return (mean [R, n], covariance [R, n, n]) of the Gaussian that `posterior.log_prob` is, on n coordinates.
 
-    The gradient of its logarithm is linear, so its values at 0 and at the unit vectors determine it.
+    The gradient of its log density is linear, so its values at 0 and at the unit vectors determine it.
     """
     n = sum(i * o for i, o in posterior.coordinates)
     points = torch.cat([torch.zeros(1, n), torch.eye(n)]).double().expand(replicas, -1, -1)

@@ -1,4 +1,4 @@
-"""Build pytest suites from checks (functions of the plug-in under test), and compare trees of tensors."""
+"""Pytest suites, built from checks (functions of the plug-in under test), and comparisons of trees of tensors."""
 
 from __future__ import annotations
 

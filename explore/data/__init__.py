@@ -1,4 +1,4 @@
-"""Benchmark data sets, user tables and splits. To add a data set, add one file to this package."""
+"""Benchmark data sets, user tables and splits. To add a data set, add a file to `explore/data/sets`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Image classification data sets. To add a data set, add one file to this package."""
+"""Image classification data sets. To add a data set, add a file to `explore/images/sets`."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ from explore.images.base import Images
 
 
 def digits(folder: Path | None = None) -> Images:
-    """The first four fifths for training, the others, by other writers in part, for testing; needs no folder."""
+    """Load digits from scikit-learn: the first 80 % for training, the rest (partly by other writers) for testing."""
     bunch = load_digits()
     x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
     y, n = bunch.target.astype(np.int64), len(x) * 4 // 5

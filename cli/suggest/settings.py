@@ -139,7 +139,7 @@ def changes(old: Settings, new: Settings) -> Iterator[str]:
     """
     if old.task != new.task:
         raise InputError(
-            f"The campaign of {Path(new.data or '').name} is a {old.task}. For a {new.task}, copy the table and start "
+            f"{Path(new.data or '').name} already has a {old.task} campaign. For {new.task}, copy the table and start "
             "a new campaign."
         )
     replaced = [name for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name]]

@@ -1,4 +1,4 @@
-"""Campaigns over weeks: the identity, measurements and pending suggestions of a table's rows."""
+"""Long-running campaigns: track the identity, measurements and pending suggestions of each row of a table."""
 
 from explore.campaign.campaign import Campaign, folder_of
 from explore.campaign.memory import Memory, Row, Schema, short

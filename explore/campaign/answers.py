@@ -1,8 +1,8 @@
-"""Read a file of labels: measurements beside the table, as `--labels new.csv`, or next.csv filled in.
+"""Labels files: measurements in a separate file, such as `--labels new.csv` or a filled-in next.csv.
 
-It counts more than the table: more measurements of a row than are known are replicates, others replace the known ones.
-A line names its row by the column `_id`, the table's column of identifiers, or all features; where it has an id and
-features, they must be of one row.
+A labels file takes precedence over the table. If it has more measurements of a row than are known, they are replicates;
+otherwise they replace the known ones. A line identifies its row by the column `_id`, by the table's identifier column,
+or by all features. If a line has an id and features, both must belong to the same row.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from explore.campaign.sheet import Sheet, identifiers, key
 from explore.core.errors import InputError, listed, shown
 from explore.data.reading import Cells
 
-PREFIX = "_"  # of the columns that next.csv has beside the table's
+PREFIX = "_"  # of the names of columns that only next.csv has
 
 
 class Answers(Sheet):
-    """A file of labels, read for a table; lines without a measurement are skipped."""
+    """A labels file, matched to the rows of a table; lines without a measurement are skipped."""
 
     def __init__(self, file: Cells, reading: Reading):
-        """Read the file; refuse one without targets or without names of rows, and non-numeric targets."""
+        """Read the file; raise InputError if it lacks targets or a way to identify rows, or has non-numeric targets."""
         schema = reading.table.schema
         columns = ["_id", *([schema.id_column] if schema.id_column else [])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows
@@ -44,7 +44,7 @@ class Answers(Sheet):
         super().__init__(file, schema)
 
     def tell(self) -> None:
-        """Add the measurements to the reading; refuse a line that matches several rows or none."""
+        """Add the measurements to the reading; raise InputError if a line matches several rows or none."""
         names = self._reading.table.file.columns
         if unused := [name for name in self.file.columns if name not in names and not name.startswith(PREFIX)]:
             self._reading.notes.append(f"Ignored columns of {self.file.path}: {listed(unused)}.")
@@ -60,7 +60,7 @@ class Answers(Sheet):
             self._tell_row(name, lines)
 
     def _named(self, line: int) -> str:
-        """Return the id in a line; "" where it has none."""
+        """Return the id of the row that a line names; "" if the line has no identifier."""
         written = [column[line] for column in self._ids if column[line]]
         if not written:
             if not self._has_all_features:
@@ -86,9 +86,9 @@ class Answers(Sheet):
         return names[0]
 
     def _resolved(self, line: int, text: str) -> str:
-        """Resolve a text to a current or former id, even if a spreadsheet changed 007 to 7.
+        """Resolve an identifier to a current or former id, even if a spreadsheet changed 007 to 7.
 
-        The last is certain only of a row with the same features.
+        A changed spelling is accepted only if the line also has the row's features.
         """
         if row := self._reading.memory.find(text):
             return row.id
@@ -123,7 +123,7 @@ class Answers(Sheet):
                 candidates = f"rows {listed(map(shown, alike), 4)} have" if alike else "no row of the table has"
                 new = "" if alike else f", or a new identifier in {shown(self._id_column)}"
                 raise InputError(f"{self._where(lines[0])}: {candidates} these features. Fill in {shown('_id')}{new}.")
-            # Of identical rows the one with this number, then a pending one, then one without any.
+            # Among identical rows: one with this measurement, else one without measurements, pending ones first.
             free = [self._rows.get(name) or Row(name) for name in alike or [features]]
             free.sort(key=lambda row: (bool(row.values), row.pending is None, row.gone))
             pairs = pair(
@@ -136,7 +136,7 @@ class Answers(Sheet):
                 rows[pairs.get(line, free[0]).id].append(line)
 
     def _tell_row(self, name: str, lines: Sequence[int]) -> None:
-        """Tell the measurements of one row."""
+        """Pass the measurements of one row on to the reading."""
         if not self._reading.is_in_table(name) and name not in self._rows:
             self._reading.add_outside(name, self.cells(lines[0]), self._where(lines[0]))
         row = self._rows.get(name) or Row(name)
@@ -157,7 +157,7 @@ class Answers(Sheet):
         self._reading.tell_measurements(name, measured, self.file.path.name)
 
     def _is_echo(self, row: Row, target: str, value: Value) -> bool:
-        """Return whether a value is the known mean, or the one that next.csv was written with before a change."""
+        """Return whether a value only repeats the known mean, or the one in an earlier next.csv."""
         before = self._reading.before.find(row.id)
         was_written = before is not None and before.pending is not None and before.agrees({target: value})
         return was_written or same_value(value, row.mean[target])
@@ -171,7 +171,7 @@ def _either(columns: Sequence[str]) -> str:
 
 
 def _without(values: Sequence[Value], old: Sequence[Value]) -> list[Value]:
-    """Remove the old values, each once, and return the rest."""
+    """Return the values without the old ones; each old value removes one equal value."""
     new = list(values)
     for value in old:
         match = next((i for i, other in enumerate(new) if same_value(other, value)), None)

@@ -1,4 +1,4 @@
-"""A campaign: a table, the folder beside it, and everything that was suggested and measured so far."""
+"""A campaign: a table, the folder next to it, and all suggestions and measurements so far."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar")
 
 
 def folder_of(table: Path) -> Path:
-    """Return the folder beside a table: POOL.explore for POOL.csv, POOL.csv.gz and POOL.xlsx."""
+    """Return the campaign folder next to a table: POOL.explore for POOL.csv, POOL.csv.gz and POOL.xlsx."""
     while table.suffix in PACKED:
         table = table.with_suffix("")
     return table.with_suffix(".explore")
 
 
 class Campaign:
-    """The rows of a table over weeks; closed by `with` or `close`.
+    """A campaign on the rows of a table; use it in a `with` statement, or call `close` at the end.
 
     Attributes:
-        memory: what is known of every row.
+        memory: the state of every row in the log.
         notes: sentences for the user, in order.
-        ids: of every row of the table that was read.
-        pool: the numbers of its rows, from 0, that may be suggested.
+        ids: the id of every row of the table, once it is read.
+        pool: the indices (from 0) of the table's rows that may be suggested.
     """
 
     def __init__(self, folder: Path, dry: bool = False):
-        """Open or make the folder, see `Log`; `dry`: nothing is written, locked or made."""
+        """Open the campaign folder, or create it, see `Log`. With `dry`, nothing is written, locked or created."""
         self._log = Log(folder, dry)
         try:
             self.memory = Memory(self._log.events)
@@ -49,17 +49,17 @@ class Campaign:
         self._reading: Reading | None = None
 
     def read(self, table: Cells, schema: Schema, labels: Cells | None = None) -> None:
-        """Read the table, then a file of labels, and log what is new in them.
+        """Read the table, then the labels file, and log all changes.
 
         Args:
-            table: as it is now; its cells are text or objects from Excel and Parquet.
+            table: the current table; its cells are strings, or objects from Excel and Parquet.
             schema: the roles of its columns.
-            labels: measurements; they count more than the table's.
+            labels: a labels file, which takes precedence over the measurements in the table.
 
         Raises:
-            InputError: when something in them cannot be used; the message names file, line and column, and nothing is
-                logged.
-            Failure: when the log cannot be written.
+            InputError: if the table or the labels file cannot be used; the message names file, line and column.
+                Nothing is logged then.
+            Failure: if the log cannot be written.
         """
         reading = Reading(self._log.events, Table(table, schema))
         if labels is not None:
@@ -70,23 +70,23 @@ class Campaign:
 
     @property
     def measured(self) -> list[Row]:
-        """The rows whose targets are all measured, also those that are no longer in the table."""
+        """The rows whose targets are all measured, including rows that are no longer in the table."""
         return [row for row in self.memory.rows.values() if self.memory.complete(row)]
 
     @property
     def partly(self) -> list[Row]:
-        """The rows with some measured targets, while others are open or failed."""
+        """The rows with some targets measured and the others not yet measured, or failed."""
         rows = (row for row in self.memory.rows.values() if not self.memory.complete(row))
         return [row for row in rows if any(value is not None for value in row.mean.values())]
 
     @property
     def failed(self) -> list[Row]:
-        """The rows whose experiment failed, for one target or all; they are not suggested again."""
+        """The rows whose experiment failed for at least one target; they are not suggested again."""
         return [row for row in self.memory.rows.values() if row.failed]
 
     @property
     def pending(self) -> list[Row]:
-        """The rows that were suggested and are not answered yet."""
+        """The rows that were suggested and have no result yet."""
         return [row for row in self.memory.rows.values() if row.pending is not None]
 
     @property
@@ -104,9 +104,9 @@ class Campaign:
         return False
 
     def suggest(self, rows: Sequence[int], values: Sequence[Mapping[Any, Any]] = ()) -> list[str]:
-        """Suggest rows by their numbers in `pool`: they are pending until they are answered or released.
+        """Mark rows, given as indices from `pool`, as pending until they are measured or released.
 
-        The values, such as predictions and scores, are logged. Returns the ids of the rows.
+        `values` (one mapping per row, such as predictions and scores) are logged. Returns the ids of the rows.
         """
         if len(set(rows)) < len(rows) or set(rows) - set(self.pool):
             raise InputError(f"rows must be distinct indices from `pool`; got {listed(rows)}")
@@ -116,16 +116,16 @@ class Campaign:
         return names
 
     def skip(self, names: Iterable[str]) -> None:
-        """Skip rows, by id, until they are released; refuse measured and failed ones."""
+        """Exclude rows from suggestions until they are released; raise InputError for measured or failed ones."""
         self._operate("skip", self._resolved(names), "Skipped")
 
     def release(self, names: Iterable[str] | None = None) -> None:
-        """Release pending or skipped rows, by default all pending ones; refuse others."""
+        """Release pending or skipped rows, by default all pending ones; raise InputError for other rows."""
         ids = [row.id for row in self.pending] if names is None else self._resolved(names)
         self._operate("release", ids, "Released")
 
     def retract(self, names: Iterable[str]) -> None:
-        """Withdraw all measurements and failures of some rows, which may be suggested again; refuse others."""
+        """Withdraw all results of rows, so that they may be suggested again; raise InputError if a row has none."""
         self._operate("retract", self._resolved(names), "Retracted the measurements of")
 
     def undo(self) -> None:
@@ -139,7 +139,7 @@ class Campaign:
         self.notes.append(f"Undid batch {last} of {events[0]['time'][:16].replace('T', ' ')} UTC: {batch}.")
 
     def status(self) -> list[str]:
-        """Return sentences on where the campaign stands."""
+        """Return sentences that summarise the state of the campaign."""
         gone = sum(row.gone for row in self.measured)
         away = f" ({gone} no longer in the table)" if gone else ""
         pool = f", {counted(len(self.pool), 'candidate')} left" if self._reading else ""
@@ -169,7 +169,7 @@ class Campaign:
         return listed([self._reading.name(name) if self._reading else short(name) for name in names], SHOWN)
 
     def _operate(self, kind: str, ids: Sequence[str], sentence: str) -> None:
-        """Log an operation on some rows, unless one of them does not allow it."""
+        """Log an operation on rows; raise InputError if it is not allowed for one of them."""
         events = []
         for name in ids:
             row = self.memory.find(name) or Row(name)
@@ -188,7 +188,7 @@ class Campaign:
         return "was not measured; there is nothing to retract" if kind == "retract" and not row.values else ""
 
     def _tell(self, events: Sequence[dict[str, Any]]) -> None:
-        """Log events, with the features of rows that have none in the log."""
+        """Log events; for rows that are new in the log, add their features."""
         for event in events:
             if event["id"] not in self.memory.rows and self._reading is not None:
                 event["cells"] = self._reading.cells(event["id"])

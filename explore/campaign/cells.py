@@ -1,7 +1,7 @@
-"""Canonical texts of cells: a table that was saved in another way has the same cells as before.
+"""Canonical strings for cells, so that saving a table in a different format does not change its cells.
 
-Numbers count by value ("1.00", 1 and 1.0 are "1"), truth values and days have one spelling, text is stripped and in
-Unicode's composed form, and a missing value is "".
+Numbers are compared by value ("1.00", 1 and 1.0 become "1"). Booleans and dates have one spelling, text is stripped and
+in Unicode's composed form (NFC), and a missing value is "".
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from explore.data.texts import number
 
 Value = float | str | None  # a measurement: a number, or the name of a class; None: the experiment failed
 DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
-DIGITS = 6  # that a spreadsheet keeps of a number when it saves the displayed value
-OLD_MARKS = ("#N/A N/A", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN")  # missing too; in ids of campaigns
-WHOLE = 11  # digits of whole numbers that it shows in full
+DIGITS = 6  # fewest significant digits of a number that a spreadsheet saves as displayed
+OLD_MARKS = ("#N/A N/A", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN")  # more marks of missing values, for ids
+WHOLE = 11  # digits of the longest whole numbers that a spreadsheet displays in full
 
 
 def canonical(cell: object) -> str:
-    """Return the one text of a cell, which is text itself or an object from Excel or Parquet."""
+    """Return the canonical string of a cell, which is a string or an object from Excel or Parquet."""
     text = stripped(cell)
     if texts.absent(text, among_words=True) or text in OLD_MARKS:
         return ""
@@ -40,13 +40,13 @@ def canonical(cell: object) -> str:
 
 
 def canonicals(column: Iterable[object]) -> list[str]:
-    """Return the canonical texts of a column."""
+    """Return the canonical strings of a column."""
     text = cache(canonical)
     return [text(cell if isinstance(cell, str) else stripped(cell)) for cell in column]
 
 
 def stripped(cell: object) -> str:
-    """Return the text of a cell in Unicode's composed form, with single blanks, none at its ends."""
+    """Return a cell as a string in Unicode's composed form, stripped, with runs of whitespace as single blanks."""
     text = "" if cell is None else str(cell)
     return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
 
@@ -68,10 +68,10 @@ def _day(text: str) -> str:
 def measured(
     cell: object, classes: bool = False, keep_na: bool = False, failed: Collection[str] = texts.FAILED
 ) -> tuple[Value, ...]:
-    """Read the cell of a target: () where nothing is measured, (None,) where the experiment failed, or (value,).
+    """Parse the cell of a target: () if it is not measured, (None,) if the experiment failed, else (value,).
 
-    A value is a number, or with `classes` any text, with `keep_na` also marks such as NA. Other cells are refused. The
-    texts in `failed` are `folded`.
+    The value is a finite number; with `classes`, any string (with `keep_na`, also marks such as NA). Other cells raise
+    InputError. `failed` are the strings that declare a failure, normalised by `folded`.
     """
     text = stripped(cell)
     if folded(text) in failed:
@@ -87,17 +87,17 @@ def measured(
 
 
 def folded(text: str) -> str:
-    """Normalise a text that declares a failure: its case and, for a number, its format."""
+    """Normalise the case and number format of a string, to compare it with declared failures."""
     return (canonical(text) or text).casefold()
 
 
 def fingerprint(cells: Mapping[str, str]) -> str:
-    """Return the sha256 of canonical cells by column, whatever their order."""
+    """Return the SHA-256 of canonical cells by column; the order of columns does not matter."""
     return hashlib.sha256(json.dumps(sorted(cells.items())).encode()).hexdigest()
 
 
 def same(a: str, b: str) -> bool:
-    """Return whether two canonical cells are equal, but for digits that a spreadsheet may not have saved."""
+    """Return whether two canonical cells are equal, except for digits that a spreadsheet may have rounded away."""
     if a == b:
         return True
     short, long = sorted((a, b), key=_digits)
@@ -111,22 +111,22 @@ def same(a: str, b: str) -> bool:
 
 
 def same_value(a: Value, b: Value) -> bool:
-    """Return whether two measurements are equal, but for digits that a spreadsheet may not have saved."""
+    """Return whether two measurements are equal, except for digits that a spreadsheet may have rounded away."""
     return a == b or (isinstance(a, int | float) and isinstance(b, int | float) and same(canonical(a), canonical(b)))
 
 
 def saved_short(cell: str) -> bool:
-    """Return whether a canonical cell may have had more digits, or be saved with fewer."""
+    """Return whether a spreadsheet may have rounded a canonical cell, or may still do so."""
     return _digits(cell) >= DIGITS
 
 
 def has_all(old: Mapping[str, Sequence[Value]], cells: Mapping[str, Value]) -> bool:
-    """Return whether the values of cells, by target, are among the old ones."""
+    """Return whether the value of each target in `cells` is among the target's old values."""
     return all(any(same_value(value, other) for other in old.get(t, ())) for t, value in cells.items())
 
 
 def _digits(text: str) -> int:
-    """Count the significant digits of a number; other texts have none."""
+    """Count the significant digits of a number; return 0 for other strings."""
     value = number(text)
     if value is None or not math.isfinite(value):
         return 0

@@ -1,10 +1,13 @@
-"""The log of a campaign: events are appended to log.jsonl before they are used; campaign.json ties it to the campaign.
+"""The append-only log of a campaign. Events are written to log.jsonl before they take effect.
 
-Every line is one event in JSON. `left` says how many events of the same batch follow, so that an incomplete batch of a
-killed process is recognised and discarded. `sum` is the start of the SHA-256 of the line before it and that line's
-`sum`; of the first line, the campaign's id. So no line can be changed, removed or moved unnoticed. campaign.json has
-the id, the number of entries and the last sum. It is written after the log: a killed process leaves a log that is ahead
-of it, never one that is behind.
+Each line of log.jsonl is one event as JSON, with two fields that detect damage:
+
+    left  the number of events of the same batch that follow; an incomplete batch of a killed process is discarded
+    sum   the start of the SHA-256 of the previous line's `sum` (the campaign's id for the first line) and this event;
+          no line can be changed, removed or moved unnoticed
+
+campaign.json has the id, the number of entries and the last sum. It is written after the log, so a killed process may
+leave it behind the log, but never ahead.
 """
 
 from __future__ import annotations
@@ -25,22 +28,22 @@ from explore.core.errors import Failure, InputError
 
 NAME = "log.jsonl"
 HEAD = "campaign.json"
-SETTINGS = "config.json"  # is in a folder with a log
+SETTINGS = "config.json"  # the file of settings; a folder that has it must have a log
 FORMAT = 1  # of campaign.json
 SUM = 16  # hexadecimal digits
 Event = dict[str, Any]
 
 
 class Head(NamedTuple):
-    """The content of campaign.json; older campaigns have none, and the id ""."""
+    """The content of campaign.json. Campaigns of older versions lack the file; their id is ""."""
 
     id: str
-    entries: int  # of the log
-    sum: str  # of the last one
+    entries: int  # number of entries in the log
+    sum: str  # the `sum` of the last entry
 
 
 def read_head(folder: Path) -> Head | None:
-    """Read campaign.json; None where there is none. A damaged or newer file is refused."""
+    """Read campaign.json; None if it is missing. Raise InputError if it is damaged or of a newer version."""
     path = folder / HEAD
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -55,24 +58,24 @@ def read_head(folder: Path) -> Head | None:
 
 
 def write_head(folder: Path, head: Head) -> None:
-    """Write campaign.json, whole or not at all."""
+    """Write campaign.json atomically."""
     with files.replacing(folder / HEAD) as draft:
         draft.write_text(json.dumps({"format": FORMAT, **head._asdict()}, indent=2) + "\n", encoding="utf-8")
 
 
 class Log:
-    """The events of a folder, and the lock to append to them.
+    """The log of a campaign folder, locked against other processes.
 
     Attributes:
-        events: all of them, from the first.
-        notes: sentences, when an incomplete entry was discarded, or the campaign is of an earlier version.
+        events: all events, oldest first.
+        notes: sentences for the user, e.g. if an incomplete entry was discarded.
     """
 
     def __init__(self, folder: Path, dry: bool = False):
-        """Open the log, and make the folder if there is none; `dry`: nothing is written, locked or made.
+        """Open the log, and create the folder if it is missing. With `dry`, nothing is written, locked or created.
 
         Raises:
-            InputError: when another process has it open, or when it is damaged or not the campaign's whole log.
+            InputError: if another process has the log open, or if the log is damaged or incomplete.
         """
         self.path, self._folder, self._dry = folder / NAME, folder, dry
         self.notes: list[str] = []
@@ -91,7 +94,7 @@ class Log:
             raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> Sequence[Event]:
-        """Write events as one batch to the disk, all or none, and return them with batch, time (UTC) and left."""
+        """Append events as one batch, all or none; return them with their batch number, time (UTC) and `left`."""
         batch, now = list(events), datetime.now(UTC).isoformat(timespec="seconds")
         number = self.events[-1]["batch"] + 1 if self.events else 1
         empty = {"event": None, "id": None, "values": None}
@@ -117,7 +120,7 @@ class Log:
     def _write(self, text: bytes, head: Head) -> None:
         size = self.path.stat().st_size if self.path.exists() else 0
         try:
-            if self._saved is None:  # before the log, which needs it to belong to a campaign
+            if self._saved is None:  # written before the log: a log without it belongs to no campaign
                 self._save(self._head)
             with open(self.path, "ab") as file:
                 file.write(text)
@@ -134,14 +137,14 @@ class Log:
         self._saved = head
 
     def _read(self) -> tuple[list[Event], Head]:
-        """Return all complete events and their head, and discard the rest."""
+        """Return the events of all complete batches and their head; discard an incomplete batch at the end."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             content = b""
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}") from error
-        self._saved = self._saved or read_head(self._folder)  # another process may have begun just now
+        self._saved = self._saved or read_head(self._folder)  # another process may have just created it
         events, sums, end = self._entries(content)
         self._check(sums)
         if self._saved is None and not content:
@@ -161,13 +164,13 @@ class Log:
         return events, head
 
     def _entries(self, content: bytes) -> tuple[list[Event], list[str], int]:
-        """Return the events of complete batches, the id and their sums, and where they end."""
+        """Return the events of complete batches, the list [id, sum of each event], and their size in bytes."""
         *lines, tail = content.split(b"\n")
         events: list[Event] = []
         sums, sizes = [self._saved.id if self._saved else ""], [0]
         for n, line in enumerate([*lines, tail] if tail else lines, 1):
             event = _event(line, sums[-1])
-            if event is None:  # incomplete, unless only its last byte is another one
+            if event is None:  # an incomplete last line, unless only its last byte is wrong
                 if n > len(lines) and _event(tail[:-1], sums[-1]) is None:
                     break
                 first = ", or it belongs to another campaign" if self._saved else f", or {HEAD} is missing"
@@ -182,7 +185,7 @@ class Log:
         return events[:complete], sums[: complete + 1], sum(sizes[: complete + 1])
 
     def _check(self, sums: list[str]) -> None:
-        """Refuse a log that is not the campaign's, or lacks entries."""
+        """Raise InputError if the log is missing, lacks entries or belongs to a different campaign."""
         folder, head, entries = self._folder, self._saved, len(sums) - 1
         if head is None:
             if not entries and (folder / SETTINGS).exists():
@@ -198,7 +201,7 @@ class Log:
             raise InputError(f"{self.path} and {HEAD} belong to different campaigns. {_remedy(folder)}")
 
     def _cut(self, content: bytes, end: int) -> None:
-        """Discard bytes behind the complete entries."""
+        """Discard all bytes after the complete entries."""
         if end < len(content):
             reason = "the last run was interrupted"
             if self._saved is None:  # the length of the log is not known
@@ -207,7 +210,7 @@ class Log:
         if not self._dry and end != len(content):
             with open(self.path, "r+b") as file:
                 file.truncate(min(end, len(content)))
-                if end > len(content):  # its last line lacks only the line break
+                if end > len(content):  # only the last line break is missing
                     file.seek(0, os.SEEK_END)
                     file.write(b"\n")
                 file.flush()
@@ -219,14 +222,14 @@ def _remedy(folder: Path) -> str:
 
 
 def _line(event: Mapping[str, Any], before: str) -> tuple[bytes, str]:
-    """Return an event as a line, and its checksum, given the previous one."""
+    """Return an event as a line of the log, and its checksum; `before` is the checksum of the previous line."""
     body = json.dumps(event, allow_nan=False)
     total = hashlib.sha256((before + body).encode()).hexdigest()[:SUM]
     return f'{body[:-1]}, "sum": "{total}"}}\n'.encode(), total
 
 
 def _event(line: bytes, before: str) -> Event | None:
-    """Parse the event in a line; None if its bytes have changed."""
+    """Parse the event in a line; None if the line does not match its checksum."""
     try:
         event = json.loads(line)
         total = event.pop("sum")

@@ -1,4 +1,4 @@
-"""Match the lines of a table or a file of labels with known rows."""
+"""Matching of the lines of a table or labels file to known rows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from explore.campaign.memory import Row
 from explore.campaign.sheet import Table
 from explore.data.texts import number
 
-COARSE = (4, 3)  # digits; equal cells rarely differ in both of them
+COARSE = (4, 3)  # significant digits; cells that are `same` rarely differ at both roundings
 Measurements = Mapping[str, Value]  # by target
 
 
 def pair(
     lines: Mapping[int, Measurements], rows: Iterable[Row], *tests: Callable[[Row, Measurements], bool]
 ) -> dict[int, Row]:
-    """Pair lines with rows that are interchangeable: by the first test, then the second, ..., each row once."""
+    """Pair lines with interchangeable rows by the first test, the rest by the second, and so on; use each row once."""
     free, pairs = list(rows), dict[int, Row]()
     for test in tests:
         for line in (line for line in lines if line not in pairs):
@@ -28,10 +28,10 @@ def pair(
 
 
 def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -> list[Row | None]:
-    """Return the known row, or None, of each line of a table with the same features, by their cells of targets.
+    """Match lines of a table that share all features to known rows, by their target cells; None: no known row.
 
-    A line whose cells have not changed since the table was last read comes first. Of the others, new numbers correct
-    rows whose old ones should still be there, or else answer pending rows.
+    Lines whose target cells have not changed since the last reading are matched first. New values in the other lines
+    are corrections of measured rows whose old values are gone from the table, or else results of pending rows.
     """
     rows = sorted(rows, key=lambda row: (row.gone, row.pending is None, bool(row.values)))
     if len(measurements) == len(rows) == 1:
@@ -42,14 +42,14 @@ def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -
         rows,
         lambda row, cells: row.table == cells,
         lambda row, cells: bool(row.table) and _within(row.table, cells),  # perhaps one more target was measured
-        lambda row, cells: not row.table and row.agrees(cells),  # it was told by a file of labels
+        lambda row, cells: not row.table and row.agrees(cells),  # its measurement is from a labels file
     )
     rows = _unpaired(rows, pairs)
     in_table = [row for row in rows if not row.gone]
     measured = [row for row in in_table if row.table]
     unmeasured = [row for row in rows if row not in measured and not row.values]
-    labelled = [row for row in rows if row not in measured and row.values]  # their cells may well be empty
-    deleted = max(0, len(in_table) - (len(measurements) - len(pairs)))  # measured rows rather than unmeasured ones
+    labelled = [row for row in rows if row not in measured and row.values]  # by a labels file; cells may be empty
+    deleted = max(0, len(in_table) - (len(measurements) - len(pairs)))  # assume measured rows were deleted first
     new = {line: cells for line, cells in filled.items() if line not in pairs}
     pairs |= pair(new, [*measured[deleted:], *unmeasured], lambda *_: True)
     empty = {line: cells for line, cells in enumerate(measurements) if not cells}
@@ -69,17 +69,17 @@ def _within(a: Measurements, b: Measurements) -> bool:
 def match_moved(
     lost: Iterable[Row], table: Table, fresh: Mapping[str, int], by_id: bool
 ) -> tuple[dict[str, str], list[Row]]:
-    """Return the new key of known rows by their former id, and the rows that several lines fit.
+    """Match known rows to changed lines of the table: return new keys by old id, and rows that fit several lines.
 
-    Columns may have been added, removed, or one of them renamed; a spreadsheet may have saved fewer digits; and an
-    identifier may be another spelling of a number ("007" and "7"). Where several lines fit, or a column was replaced,
-    the cells of targets decide.
+    Columns may have been added or removed, or one may have been renamed. A spreadsheet may have saved fewer digits, or
+    changed the spelling of a numeric identifier ("007" to "7"). If several lines fit, or a column was replaced, the
+    target cells decide.
 
     Args:
         lost: rows whose id is not in the table.
         table: the table.
         fresh: the keys in the table that no known row has, each with one of its lines.
-        by_id: whether ids are identifiers in the same column as before.
+        by_id: whether ids are identifiers from the same column as before.
     """
     keys: dict[str, str] = {}
     unclear: list[Row] = []
@@ -97,7 +97,7 @@ def match_moved(
 
 
 def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tuple[dict[str, str], float, bool]]:
-    """Yield new names of columns by old name, the share of rows that must fit, and whether a fit is certain then."""
+    """Yield new column names by old name, the share of rows that must match, and whether such a match is certain."""
     common = {name: name for name in columns if name in features}
     removed, added = [n for n in columns if n not in features], [n for n in features if n not in columns]
     if len(removed) == len(added) == 1:
@@ -109,7 +109,7 @@ def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tupl
 def _search(
     rows: Sequence[Row], table: Table, fresh: Mapping[str, int], names: Mapping[str, str], certain: bool, by_id: bool
 ) -> tuple[dict[str, str], list[Row]]:
-    """Match rows with lines that agree in some columns: first in all digits, then in fewer."""
+    """Match rows to lines with equal cells in the columns `names`: first with all digits, then after rounding."""
     matched: dict[str, str] = {}
     unclear: list[Row] = []
     cells_of = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}
@@ -141,7 +141,7 @@ def _search(
 
 
 def _rounded(cells: Mapping[str, str], digits: int | None) -> tuple[tuple[str, str], ...]:
-    """Round the numbers of cells: nearly always equal where all cells are the `same`."""
+    """Round the numbers of cells, as a lookup key: nearly always equal if all cells are the `same`."""
     if digits is None:
         return tuple(sorted(cells.items()))
     values = {name: number(cell) for name, cell in cells.items()}

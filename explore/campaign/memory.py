@@ -1,20 +1,20 @@
-"""The state of a campaign's rows after all events of its log.
+"""The state of a campaign's rows, replayed from the events of its log.
 
-    schema    the columns: values = {"targets", "features", "id"}; logged at the start and when they change
-    label     all measurements of a row by target (values), null where the experiment failed; `from` says whether its
-              cell in the table told them or a file of labels
-    correct   the same, in place of others (was)
-    retract   its measurements were wrong; the row may be measured again
-    suggest   the row was suggested and is pending until it is answered; values: prediction and score, if given
-    skip      never suggest it
-    release   it is no longer pending or skipped
-    seen      its cells of the targets (table), which tell nothing new
-    change    its features changed (cells), and perhaps its id (to)
-    retire    it is no longer in the table; its measurements stay
-    return    it is in the table again
-    undo      values = {"batch"}: that batch is undone
+    schema    sets the columns: values = {"targets", "features", "id"}; logged at the start and after each change
+    label     adds measurements: values has all measurements of the row by target, null for a failed experiment; from is
+              their source: "table", "failed" (see `--failed`) or the name of a labels file
+    correct   replaces earlier measurements (was) by values; otherwise like label
+    retract   withdraws all measurements (was) of the row; it may be measured again
+    suggest   marks the row as pending until it is measured; values has its prediction and score, if given
+    skip      excludes the row from suggestions
+    release   clears pending or skipped
+    seen      records the row's target cells (table); the measurements stay the same
+    change    updates the row's features (cells) and id (to)
+    retire    marks the row as removed from the table; its measurements stay
+    return    marks the row as back in the table
+    undo      reverts the batch in values = {"batch"}
 
-An undo changes only label, correct, retract, suggest, skip and release; the others describe the table.
+An undo reverts only label, correct, retract, suggest, skip and release; all other events describe the table.
 """
 
 from __future__ import annotations
@@ -33,57 +33,57 @@ MEASURED = ("label", "correct")
 TOLD = (*MEASURED, "retract", "suggest", "skip", "release")
 KINDS = (*TOLD, "seen", "retire", "return", "change", "schema", "undo")
 FORMAT = 1  # of the events
-FINGERPRINT = 64  # letters of a row's id when there is no column of identifiers
-FEWEST = 6  # letters that may abbreviate an id
+FINGERPRINT = 64  # characters of a row's id if there is no identifier column
+FEWEST = 6  # fewest characters of an abbreviated id
 
 
 class Schema(NamedTuple):
-    """The roles of columns, and how the cells of targets are read, which is not logged."""
+    """The roles of columns, and how target cells are parsed. `keep_na` and `failed` are not logged."""
 
     targets: tuple[str, ...]
     features: tuple[str, ...]
     id_column: str | None = None
-    classes: bool = False  # the targets name classes; else they are numbers
-    keep_na: bool = False  # NA and other marks are classes; else nothing is measured there
-    failed: tuple[str, ...] = ()  # texts of failed experiments, beside those that always are among numbers
+    classes: bool = False  # targets are class names; otherwise they are numbers
+    keep_na: bool = False  # marks such as NA are classes; otherwise they mean "not measured"
+    failed: tuple[str, ...] = ()  # strings for failed experiments; numeric targets always accept FAILED
 
 
 @dataclass(eq=False)
 class Row:
     """A row with an event in the log.
 
-    Its id is its cell in the column of identifiers, or the fingerprint of its features, with -2, -3, ... behind it for
-    the second, third, ... of identical rows.
+    Its id is its cell in the identifier column, or else the fingerprint of its features. Identical rows after the first
+    get the suffix -2, -3, ...
     """
 
     id: str
-    cells: dict[str, str] = field(default_factory=dict)  # its features, canonical
-    values: dict[str, list[Value]] = field(default_factory=dict)  # every measurement, by target; None: it failed
-    logged: dict[str, list[Value]] = field(default_factory=dict)  # also those replaced or withdrawn, and means
-    table: dict[str, Value] = field(default_factory=dict)  # its cells of targets when the table was last read
-    pending: int | None = None  # the batch in which it was suggested, if it is not answered yet
-    suggestion: dict[str, Any] = field(default_factory=dict)  # its prediction and score when it was last suggested
+    cells: dict[str, str] = field(default_factory=dict)  # canonical features, by column
+    values: dict[str, list[Value]] = field(default_factory=dict)  # all measurements, by target; None: failed
+    logged: dict[str, list[Value]] = field(default_factory=dict)  # also replaced and withdrawn ones, and means
+    table: dict[str, Value] = field(default_factory=dict)  # its target cells when the table was last read
+    pending: int | None = None  # the batch that suggested it, if it has no result yet
+    suggestion: dict[str, Any] = field(default_factory=dict)  # prediction and score of the last suggestion
     skipped: bool = False  # never to be suggested
     gone: bool = False  # no longer in the table
-    former: dict[str, str] = field(default_factory=dict)  # its features before they changed, also in removed columns
+    former: dict[str, str] = field(default_factory=dict)  # earlier features, also in removed columns
 
     @property
     def mean(self) -> dict[str, Value]:
-        """The value that a model learns from, by target."""
+        """The value used for training, by target: the mean, or the most frequent class."""
         return {target: mean(values) for target, values in self.values.items()}
 
     @property
     def failed(self) -> bool:
-        """Whether the experiment failed, for one target or all."""
+        """Whether the experiment failed for at least one target."""
         return None in self.mean.values()
 
     @property
     def is_known(self) -> bool:
-        """Whether it was measured, suggested or skipped."""
+        """Whether the row is measured, pending or skipped."""
         return bool(self.values or self.pending is not None or self.skipped)
 
     def agrees(self, cells: Mapping[str, Value]) -> bool:
-        """Return whether cells of targets have a measurement of each target, or their mean."""
+        """Return whether the cell of each target equals one of its measurements, or their mean."""
         return has_all({t: [*values, mean(values)] for t, values in self.values.items()}, cells)
 
 
@@ -91,24 +91,24 @@ class Memory:
     """All rows with an event in the log, by id.
 
     Attributes:
-        schema: the columns when the table was last read; None: it never was.
-        rows: by id.
-        batches: the events of each batch that an undo can take back, by number, without those that were undone.
+        schema: the columns when the table was last read; None: no table was read yet.
+        rows: all rows, by id.
+        batches: the events that can be undone, by batch number; batches that were undone are left out.
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()):
-        """Apply events in their order."""
+        """Replay events in their order."""
         self.schema: Schema | None = None
         self.rows: dict[str, Row] = {}
         self.batches: dict[int, list[Event]] = {}
-        self._aliases: dict[str, str] = {}  # of rows whose id changed
+        self._aliases: dict[str, str] = {}  # new id by old id
         events = list(events)
         undone = {event["values"]["batch"] for event in events if event["event"] == "undo"}
         for event in events:
             self.apply(event, event["batch"] in undone)
 
     def apply(self, event: Mapping[str, Any], undone: bool = False) -> None:
-        """Apply one event; of an undone one, only its table description."""
+        """Apply one event; if it was undone, apply only what it says about the table."""
         kind, values = event["event"], event.get("values") or {}
         if kind not in KINDS or (kind == "schema" and values["format"] > FORMAT):
             raise InputError("The log was written by a newer version of explore. Update explore.")
@@ -125,24 +125,24 @@ class Memory:
                 self._tell(row, event)
 
     def find(self, name: str) -> Row | None:
-        """Find the row with a current or former id, or None."""
+        """Return the row with this current or former id; None if there is none."""
         while name not in self.rows and name in self._aliases:
             name = self._aliases[name]
         return self.rows.get(name)
 
     def complete(self, row: Row) -> bool:
-        """Return whether all targets are measured."""
+        """Return whether all targets of a row are measured."""
         return self.schema is not None and all(row.mean.get(target) is not None for target in self.schema.targets)
 
     def done(self, row: Row) -> bool:
-        """Return whether nothing is left to measure: the row is complete, or failed."""
+        """Return whether a row needs no further measurement: it is complete or failed."""
         return self.complete(row) or row.failed
 
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
-        """Resolve an id or its first letters; `ids` are the ids of the rows in the table.
+        """Return the current id for an id or its first characters; `ids` are the ids of the rows in the table.
 
         Raises:
-            InputError: when there is no such row, or several.
+            InputError: if no row, or more than one, matches.
         """
         if (row := self.find(name)) is not None:
             return row.id
@@ -159,7 +159,7 @@ class Memory:
         raise InputError(f"no row {shown(name)}")
 
     def _describe(self, event: Mapping[str, Any]) -> Row:
-        """Apply the part of an event that no undo changes, and return its row."""
+        """Apply the part of an event that an undo does not revert, and return the event's row."""
         name, kind = event["id"], event["event"]
         if name not in self.rows:
             self._aliases.pop(name, None)
@@ -198,12 +198,12 @@ class Memory:
 
 
 def short(name: str) -> str:
-    """Shorten an id for messages: a fingerprint to its first letters, which still identify it."""
+    """Shorten a fingerprint to its first 12 characters (and number) for messages; return other ids unchanged."""
     return name if len(name) < FINGERPRINT else name[:12] + name[FINGERPRINT:]
 
 
 def mean(values: Sequence[Value]) -> Value:
-    """Return the mean of numbers, or the most frequent class, the latest of several; None where all failed."""
+    """Return the mean of numbers, or the most frequent class (the latest, if tied); None if all values are failures."""
     numbers = [value for value in values if isinstance(value, int | float)]
     names = Counter(value for value in reversed(values) if isinstance(value, str))
     return fmean(numbers) if numbers else names.most_common(1)[0][0] if names else None

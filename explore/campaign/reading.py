@@ -1,8 +1,8 @@
 """Comparison of a table with a campaign's memory: the events that update the memory, and notes on them.
 
-A number in an empty cell of a target is a label, and another number than when the table was last read is a correction.
-A cell that has not changed tells nothing, so that a label that a file corrected, or that was withdrawn, stays so; every
-reading says that they differ. An emptied cell changes nothing.
+A new value in an empty target cell is a label. A value that differs from the last reading is a correction. Unchanged
+cells are ignored, so a label that was corrected by a labels file, or withdrawn, stays so; a note points out the
+difference at every reading. An emptied cell changes nothing.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from explore.campaign.sheet import Table, key
 from explore.core.errors import InputError, listed, shown
 from explore.data.texts import FAILED
 
-SHOWN = 8  # rows that a sentence names
+SHOWN = 8  # most rows to name in a sentence
 EMPTIED = "Ignored emptied cells of "  # start of a sentence
 
 
 class Reading:
-    """The memory after a table was read, and the events that lead to it.
+    """The result of reading a table: the updated memory, and the new events for the log.
 
     Attributes:
-        memory: brought up to the table.
-        before: the memory before it.
+        memory: the memory after the new events.
+        before: the memory before them.
         table: the table.
-        ids: of every row of the table.
-        events: to be appended to the log.
+        ids: the id of every row of the table.
+        events: the new events, to be appended to the log.
         notes: sentences on single rows and columns; `sentences` returns all.
-        lines: names of rows by the start of the sentence that they share.
+        lines: rows to list in one sentence, by the start of that sentence.
     """
 
     def __init__(self, events: Sequence[Event], table: Table):
-        """Read the table after the events of a log."""
+        """Compare the table with the memory of a log's events."""
         self.memory, self.table, self.before = Memory(events), table, Memory(events)
         self.events: list[Event] = []
         self.notes = list(table.notes)
         self.lines: dict[str, list[str]] = defaultdict(list)
         self.ids: list[str] = []
         self._at: dict[str, int] = {}  # the lines of the table, by id
-        self._outside: dict[str, str] = {}  # the places of rows that only a file of labels has
+        self._outside: dict[str, str] = {}  # the places of rows that only a labels file has
         groups: dict[str, list[int]] = defaultdict(list)  # lines of the table by key
         for line, k in enumerate(table.keys):
             groups[k].append(line)
@@ -60,14 +60,14 @@ class Reading:
         self._declare_failures()
 
     def tell(self, event: str, name: str, **more: Any) -> None:
-        """Make an event of a row, and apply it."""
+        """Add an event of a row, and apply it to the memory."""
         if name not in self.memory.rows and "cells" not in more:
             more = {"cells": self.cells(name), **more}
         self.events.append({"event": event, "id": name, **more})
         self.memory.apply(self.events[-1])
 
     def cells(self, name: str) -> dict[str, str] | None:
-        """Return the features of a row that is known or in the table; None of others."""
+        """Return the features of a row; None if it is neither known nor in the table."""
         if name in self.memory.rows:
             return self.memory.rows[name].cells
         return self.table.cells(self._at[name]) if name in self._at else None
@@ -83,18 +83,18 @@ class Reading:
         return name in self._at
 
     def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
-        """Remember a row that only a file of labels has."""
+        """Add a row that only a labels file has; `place` is its file and line."""
         self._outside[name] = place
-        self.lines["Used although not in the table: "].append(place)
+        self.lines["Added rows that are in the labels file only, not in the table: "].append(place)
         self.tell("retire", name, cells=dict(cells))
 
     def tell_measurements(
         self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]
     ) -> None:
-        """Tell all measurements of a row by target: labels where they add to the known ones, or else corrections.
+        """Add events for all measurements of a row by target: a label if they extend the known ones, else a correction.
 
-        The source is the name of a file; "table", with the row's cells of targets; or "failed" for classes that are
-        declared as failures.
+        `source` is the name of a labels file, "table" (then `table` has the row's target cells), or "failed" for
+        classes that are now declared as failures.
         """
         row = self.memory.rows.get(name) or Row(name)
         pending, was = row.pending, {t: list(row.values.get(t, [])) for t in values}
@@ -120,7 +120,7 @@ class Reading:
             self.tell("correct", name, values=corrected, was=was, **{"from": source}, **table)
 
     def _read_columns(self) -> bool:
-        """Log a change of columns; return whether the kind of ids changed."""
+        """Add an event if columns changed; return whether the identifier column changed."""
         old, new = self.memory.schema, self.table.schema
         if old is not None and old.classes != new.classes:
             kinds = [("numbers", "classes")[classes] for classes in (old.classes, new.classes)]
@@ -164,14 +164,14 @@ class Reading:
                 change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
                 self.lines["Matched to known rows although they changed: "].append(change)
         if names := [short(row.id) for row in unclear if row.is_known]:
-            rows_known = "the known row" if len(names) == 1 else f"the {len(names)} known rows"
+            rows_known = "row" if len(names) == 1 else "rows"
             self.notes.append(
-                f"Ambiguous: several rows of the table could be {rows_known} {listed(names, SHOWN)}. Their data stay "
-                "under the old ids. Enter measurements in the rows that they belong to."
+                f"Cannot match {rows_known} {listed(names, SHOWN)} to the changed table: several rows fit. Data "
+                "recorded so far stay under the old ids. Enter any measurements in the correct rows of the table."
             )
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
-        """Give every line of the table its id."""
+        """Set the id of every line of the table."""
         old = defaultdict(list)
         for row in self.memory.rows.values():
             old[key(row.id, self.table.schema)].append(row)
@@ -186,7 +186,7 @@ class Reading:
         self._at = {name: line for line, name in enumerate(self.ids)}
 
     def _read_row(self, name: str, line: int) -> None:
-        """Read one row of the table, which is known or measured."""
+        """Compare one row of the table, which is known or measured, with the memory."""
         is_new, row = name not in self.memory.rows, self.memory.rows.get(name) or Row(name)
         cells, now = self.table.cells(line), self.table.measurements[line]
         if row.gone:
@@ -218,7 +218,7 @@ class Reading:
             )
 
     def _retire_rows(self) -> None:
-        """Log which rows are gone; without identifiers, name a new row that may be one of them."""
+        """Add events for rows that left the table; without identifiers, note new rows that may replace them."""
         new = [e for e in self.events if e["event"] == "label" and "cells" in e]
         for row in [r for r in self.memory.rows.values() if r.is_known and not r.gone and r.id not in self._at]:
             self.tell("retire", row.id)
@@ -235,7 +235,7 @@ class Reading:
                 )
 
     def _declare_failures(self) -> None:
-        """Turn recorded classes into failures if they were since declared as failures."""
+        """Correct recorded classes to failures if they are now declared as failures."""
         failed = set(map(folded, self.table.schema.failed))
         for row in [row for row in self.memory.rows.values() if self.table.schema.classes and failed]:
             values = {
@@ -245,7 +245,7 @@ class Reading:
             self.tell_measurements(row.id, {t: v for t, v in values.items() if v != row.values[t]}, "failed")
 
     def sentences(self) -> list[str]:
-        """Return all notes, also on cells of the table that differ from the memory."""
+        """Return all notes, including those on cells of the table that differ from the memory."""
         used = "most frequent class" if self.table.schema.classes else "mean"
         several = f"Measured more than once; the {used} is used: "
         unlike = "The table still has the old values of corrected measurements: "
@@ -271,7 +271,7 @@ class Reading:
 
 
 def _free_ids(k: str, ids: Collection[str]) -> Iterator[str]:
-    """Yield ids for further identical rows."""
+    """Yield the unused ids k, k-2, k-3, ... for identical rows."""
     for number in count(1):
         if (name := k if number == 1 else f"{k}-{number}") not in ids:
             yield name

@@ -1,4 +1,4 @@
-"""A table or a file of labels: the canonical features, measurements and ids of its lines."""
+"""Tables and labels files: the canonical features, measurements and ids of their lines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from explore.data.texts import FAILED
 
 
 class Sheet:
-    """A file that was read.
+    """The parsed content of a table or labels file.
 
     Attributes:
         file: its cells.
         schema: the roles of its columns.
-        features: the canonical texts of its feature columns, by name.
-        measurements: of every line the values in its cells of targets, by target.
-        notes: sentences on how they were read.
+        features: the canonical strings of its feature columns, by name.
+        measurements: one mapping per line: the values in its target cells, by target.
+        notes: sentences on how target cells were parsed.
     """
 
     def __init__(self, file: Cells, schema: Schema):
-        """Read the file's columns; refuse non-numeric targets."""
+        """Parse the file's columns; raise InputError if cells of numeric targets are not numbers."""
         self.file, self.schema = file, schema
         self.features = {name: canonicals(file.columns[name]) for name in schema.features if name in file.columns}
         self.measurements = measurements(file, schema.targets, schema)
@@ -41,11 +41,11 @@ class Table(Sheet):
     """A table with all columns of a schema.
 
     Attributes:
-        keys: of every row its identifier, or the fingerprint of its features, which identical rows share.
+        keys: the identifier of every row, or the fingerprint of its features, which identical rows share.
     """
 
     def __init__(self, file: Cells, schema: Schema):
-        """Read the table; refuse missing columns, missing or repeated identifiers, and non-numeric targets."""
+        """Parse the table; raise InputError for missing columns, empty or repeated identifiers, or invalid targets."""
         identifier = (schema.id_column,) if schema.id_column else ()
         if missing := [name for name in (*schema.targets, *schema.features, *identifier) if name not in file.columns]:
             raise InputError(f"{file.path} has no column {shown(missing[0])}; {file.listing}")
@@ -75,22 +75,22 @@ class Table(Sheet):
 
 
 def identifiers(column: Sequence[object]) -> list[str]:
-    """Return identifiers: text as it stands, numbers as text, and "" where there is none."""
+    """Return identifiers as strings: text stripped, numbers in canonical form, "" for an empty cell."""
     return [stripped(cell) if isinstance(cell, str) else canonical(cell) for cell in column]
 
 
 def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
-    """Return the values of every line for the targets in the file.
+    """Return the measured values of each line, by target; targets that are not in the file are ignored.
 
     Raises:
-        InputError: naming all cells that are no numbers, unless targets are classes.
+        InputError: if cells of numeric targets are not numbers; the message lists them.
     """
     lines: list[dict[str, Value]] = [{} for _ in file.lines]
     wrong: dict[str, list[int]] = {}
     failed = {*map(folded, schema.failed), *(() if schema.classes else FAILED)}
     for target in (target for target in targets if target in file.columns):
         for line, cell in enumerate(file.columns[target]):
-            if cell == "":  # as in most rows of a pool
+            if cell == "":  # a shortcut: most rows of a pool
                 continue
             try:
                 for value in measured(cell, schema.classes, schema.keep_na, failed):

@@ -1,4 +1,4 @@
-"""Data sets, CSV files and splits; a new set is one new file here."""
+"""Benchmark data sets, user tables and splits. To add a data set, add a file to `explore/data/sets`."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from explore.data.table import map_parquet as map_parquet
 
 
 def load(name: str, folder: Path | None = None) -> Dataset:
-    """Load a benchmark set by its name in `explore list datasets`.
+    """Load a benchmark data set by its name in `explore list datasets`.
 
-    It is read from `folder` (by default the one in EXPLORE_DATA_DIR) as `uci/yacht.txt.gz` or
-    `libsvm/australian_scale.txt.gz`; if it is missing there, it is downloaded once into the user's cache.
+    The set is read from `folder` (by default, EXPLORE_DATA_DIR), from a file such as `uci/yacht.txt.gz` or
+    `libsvm/australian_scale.txt.gz`. If the file is missing, it is downloaded once into the user's cache.
 
     Raises:
         InputError: for an unknown name, a missing folder, a modified file, or a failed download.

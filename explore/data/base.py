@@ -1,4 +1,4 @@
-"""A data set as a value, and its splits into training and test examples."""
+"""The `Dataset` type, and splits into training and test examples."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -12,21 +12,21 @@ Task = Literal["regression", "classification"]
 
 
 class Dataset(NamedTuple):
-    """Examples in the order of their file, in their own units (nothing is standardised)."""
+    """A data set: examples in file order and in their original units (not standardised)."""
 
     name: str
-    x: np.ndarray  # float64 [N, D]; of images uint8 [N, channels, height, width]
+    x: np.ndarray  # float64 [N, D]; for images, uint8 [N, channels, height, width]
     y: np.ndarray  # float64 [N, O] targets, or int64 [N] class indices
-    features: tuple[str, ...]  # D names; images have none
+    features: tuple[str, ...]  # D names; empty for images
     task: Task
     classes: tuple[str, ...] = ()  # the name of each class index
-    note: str = ""  # for users, a sentence a line
-    lines: tuple[int, ...] = ()  # where each example begins in a user's file, from 1
-    ids: tuple[str, ...] = ()  # the identifier of each example in a user's file
+    note: str = ""  # sentences for the user, one per line
+    lines: tuple[int, ...] = ()  # line of a user's file where each example begins, from 1
+    ids: tuple[str, ...] = ()  # identifiers of the examples in a user's file
 
 
 def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """Return the set without the named features, which must exist; at least one must remain."""
+    """Return the data set without the named features. All names must exist, and at least one feature must remain."""
     for name in names:
         if name not in dataset.features:
             raise one_of(f"feature of {dataset.name}", name, dataset.features)
@@ -37,7 +37,7 @@ def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 
 def check_units(names: Sequence[str], values: np.ndarray) -> None:
-    """Refuse a column of values [N, columns], NaN where missing, whose squares double precision cannot hold."""
+    """Raise InputError if the variance of a column of values [N, columns] (NaN: missing) overflows or underflows."""
     for name, column in zip(names, values.T, strict=True):
         present = column[~np.isnan(column)]
         if not len(present) or (low := present.min()) == (high := present.max()):
@@ -51,14 +51,14 @@ def check_units(names: Sequence[str], values: np.ndarray) -> None:
 def uci_splits(
     n: int, k: int = 20, fraction: float = 0.9, validation: float = 0.0
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the standard splits of the UCI regression sets: (train, test) indices, k times.
+    """Return the k standard splits of the UCI regression sets, as (train, test) indices.
 
-    With `validation`, the last such share of each training part replaces the test part.
+    With `validation` > 0, return the last `validation` share of each training part in place of the test part.
     """
     size = round(fraction * n)
     if k < 1 or not 0 < size < n:
         raise InputError(f"cannot split {n} examples {k} times with {size} for training: each part needs an example")
-    rng = np.random.RandomState(1)  # published results use this legacy generator; a modern one gives other splits
+    rng = np.random.RandomState(1)  # published splits use this legacy generator; a modern one gives others
     permutations = [rng.permutation(n) for _ in range(k)]
     if not validation:
         return [(p[:size], p[size:]) for p in permutations]
@@ -71,7 +71,7 @@ def uci_splits(
 
 
 class PoolSplit(NamedTuple):
-    """The examples of T active-learning trials, as indices into the set."""
+    """Splits for T active-learning trials, as indices into the data set."""
 
     labelled: Int64[np.ndarray, "T initial"]
     test: Int64[np.ndarray, "T test"]
@@ -79,14 +79,15 @@ class PoolSplit(NamedTuple):
 
 
 def pool_splits(n: int, trials: int, initial: int, test: int, seed: int) -> PoolSplit:
-    """Split n examples at random into `initial` labelled ones, `test` ones and a pool of all the rest.
+    """Split n examples at random into `initial` labelled examples, `test` test examples, and a pool of the rest.
 
-    Every trial has its own random stream, so more trials do not change the first ones. The test examples are drawn
-    first, so another number of labelled ones does not change them.
+    Each trial has its own random stream, so adding trials does not change the earlier ones. Test examples are drawn
+    first, so they do not depend on `initial`.
     """
-    if min(trials, initial, test) < 1 or seed < 0:
-        counts = f"trials={trials}, initial={initial} and test={test}"
-        raise InputError(f"{counts} must be 1 or more, and seed={seed} 0 or more")
+    if min(trials, initial, test) < 1:
+        raise InputError(f"trials={trials}, initial={initial}, test={test}: each must be at least 1")
+    if seed < 0:
+        raise InputError(f"seed is {seed}; it must be at least 0")
     if initial + test >= n:
         allowed = f"use fewer than {n} together" if n > 2 else "at least 3 examples are needed"
         raise InputError(f"{initial} labelled and {test} test points of {n} leave no pool; {allowed}")

@@ -1,8 +1,8 @@
-"""A schema: how columns of a table become features. It applies to new data alike, and converts to JSON.
+"""Table schemas: how columns become features. A schema also applies to new data, and converts to JSON.
 
-A number stays as it is, a truth value is 0 or 1, a date counts days, and a category has one feature for each level. An
-empty cell is imputed by the column's median (a truth value by the most frequent one). If the table had empty cells when
-its schema was made, another feature marks them.
+Numbers stay as they are, Booleans become 0 or 1, dates become days, and categories are one-hot encoded. Empty cells are
+imputed with the column's median (for Booleans, the most frequent value). If a column had empty cells when the schema
+was made, an extra feature marks them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EMPTY = "empty cell"
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A column without features."""
+    """A column that is left out, so it has no features."""
 
     name: str
     why: str
@@ -35,30 +35,30 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column whose cells are read as numbers: dates as days, and two words as 0 and 1."""
+    """A column whose cells are read as numbers. Dates are read as days, and Booleans as 0 and 1."""
 
     name: str
-    fill: float  # for empty cells
+    fill: float  # imputed for empty cells
     gaps: bool  # whether a feature marks empty cells
-    same: bool = False  # whether all rows had the value `fill`
-    words: tuple[str, ...] = ()  # of truth values
-    form: str = ""  # of dates, see `texts.dates`
-    origin: float = 0.0  # of dates: the earliest when the schema was made, in days since 1970
+    same: bool = False  # whether the column was constant, equal to `fill`
+    words: tuple[str, ...] = ()  # for Booleans: the words for 0 and 1
+    form: str = ""  # for dates: their format, see `texts.dates`
+    origin: float = 0.0  # for dates: the earliest date of the first table, in days since 1970
 
     @property
     def kind(self) -> str:
-        """What the cells are."""
+        """The type of the cells: "date", "truth value" or "number"."""
         return "date" if self.form else "truth value" if self.words else "number"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features: the values, and perhaps whether they are missing."""
+        """Names of the features: the values and, with `gaps`, the marker of missing values."""
         since = f" (days since {np.datetime64(int(self.origin), 'D')})" if self.form else ""
         values = f"{self.name} = {self.words[1]}" if self.words else f"{self.name}{since}"
         return (values, f"{self.name} = {MISSING}") if self.gaps else (values,)
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """Return the features [N, columns], and notes on imputed or unusual cells; refuse cells of another kind."""
+        """Return the features [N, columns], and notes on imputed or new values; raise InputError for invalid cells."""
         column = cells.columns[self.name]
         values, odd = self._read(column, cells.decimal)
         if len(odd):
@@ -85,49 +85,49 @@ class Quantity:
         ]
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values [N], NaN for empty cells, and the rows of other cells without a value."""
+        """Return the values [N] (NaN for empty cells), and the rows of cells that cannot be parsed."""
         if self.words:
             return texts.flags(column, self.words)
         if not self.form:
             return texts.numbers(column, decimal)
         days, odd = texts.dates(column, self.form)
-        if len(odd) and self.form != texts.ISO:  # a spreadsheet may have saved them so since
+        if len(odd) and self.form != texts.ISO:  # a spreadsheet may since have saved them in ISO format
             days, odd = min((days, odd), texts.dates(column, texts.ISO), key=lambda read: len(read[1]))
         return days - self.origin, odd
 
 
-Date = Quantity  # whose `form` is not empty
+Date = Quantity  # with a `form`
 
 
 @dataclass(frozen=True)
 class Category:
-    """A column of words, or of numbers used as names."""
+    """A categorical column: words, or numbers used as names."""
 
     name: str
-    levels: tuple[str, ...]  # each has a feature
-    rare: tuple[str, ...]  # they share one, with all unknown levels
+    levels: tuple[str, ...]  # each has its own feature
+    rare: tuple[str, ...]  # rare levels, which share one feature with unknown levels
     gaps: bool
     kind: ClassVar[str] = "category"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
+        """Names of the features, one per group."""
         return tuple(f"{self.name} = {level}" for level in self.groups)
 
     @property
     def groups(self) -> list[str]:
-        """The levels and other groups with a feature."""
+        """The levels and, if used, the groups for rare levels and for missing values."""
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
     @property
     def by_number(self) -> dict[Any, str]:
-        """Levels by their numbers, where these are unique: a spreadsheet makes 7 of 007, and 100 of 1E2."""
+        """Levels by numeric value, if that is unique: a spreadsheet turns 007 into 7, and 1E2 into 100."""
         numbers = {name: texts.exact(name) for name in (*self.levels, *self.rare)}
         counts = Counter(numbers.values())
         return {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """Return the features [N, groups], and notes on empty and unknown cells."""
+        """Return the one-hot features [N, groups], and notes on empty and unknown cells."""
         column, groups, by_number = cells.columns[self.name], self.groups, self.by_number
         accepted, names, notes = {"", *self.levels, *self.rare}, {}, []
         for cell in dict.fromkeys(column):
@@ -137,7 +137,7 @@ class Category:
                 name = same
             names[cell] = name
         places = {name: i for i, name in enumerate(groups)}
-        rest = places.get(OTHER, -1)  # the last row of `one_hot` is of no group
+        rest = places.get(OTHER, -1)  # the last row of `one_hot` is all zeros: no group
         places[""] = places.get(MISSING, rest)
         one_hot = np.eye(len(groups) + 1, len(groups))
         pooled = OTHER if self.rare else "none of the known categories"
@@ -158,7 +158,7 @@ KINDS: dict[str, type[Column]] = {
 
 
 def level(cell: str, decimal: str = ".") -> str:
-    """Name a category as it is written, except that 7.0, as in spreadsheets and data frames, becomes 7."""
+    """Return the name of a category: the cell itself, except that 7.0 (as in data frames) becomes 7."""
     if texts.number(cell, decimal) is None:
         return cell
     plain = texts.pointed(cell, decimal).replace("\u2212", "-")
@@ -168,7 +168,7 @@ def level(cell: str, decimal: str = ".") -> str:
 def _note(
     column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, words: tuple[str, str, str]
 ) -> list[str]:
-    """Describe the cells in some rows, bool [N]: a verb, a noun, and what follows the example."""
+    """Describe the cells of the rows in a mask, bool [N]; `words` are a verb, a noun, and the end of the sentence."""
     verb, noun, effect = words
     places, texts = np.flatnonzero(rows).tolist(), cells.columns[column.name]
     if not places:
@@ -181,7 +181,7 @@ def _note(
 
 
 class Matrix(NamedTuple):
-    """Rows as features."""
+    """The features of a table's rows."""
 
     x: np.ndarray  # float64 [N, D], all finite
     features: tuple[str, ...]  # D names
@@ -190,17 +190,17 @@ class Matrix(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, in its order."""
+    """The columns of a table, in table order, and how they become features."""
 
     columns: tuple[Column, ...]
 
     @property
     def features(self) -> tuple[str, ...]:
-        """D names."""
+        """The names of the D features."""
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, cells: Cells) -> Matrix:
-        """Make features of the rows of a table that has the columns, in any order, with cells of their kinds."""
+        """Compute the features of a table, which needs the same columns (in any order) with the same types of cells."""
         used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
@@ -217,7 +217,7 @@ class Schema:
 
     @staticmethod
     def from_json(value: Any) -> Schema:
-        """Undo `to_json`; refuse other values."""
+        """Restore a schema from the result of `to_json`; raise InputError for invalid values."""
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))
         except (KeyError, TypeError, ValueError) as error:
@@ -227,8 +227,8 @@ class Schema:
 def _column(entry: dict[str, Any]) -> Column:
     kind = entry.pop("kind")
     make: Any = KINDS[kind]
-    entry["name"] = called(entry["name"])  # normalised as in the tables to which it applies
-    if entry.pop("cycles", ()):  # empty in the schemas that commands of earlier versions wrote
+    entry["name"] = called(entry["name"])  # normalised like the column names of tables
+    if entry.pop("cycles", ()):  # schemas of earlier versions have it, but empty
         raise ValueError("cyclic dates are not supported")
     column: Column = make(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
     check_fields(column, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})

@@ -1,6 +1,6 @@
-"""Compressed files and zip archives of one file, unpacked in memory within a limit.
+"""Compressed files and single-file zip archives, unpacked in memory within a size limit.
 
-Nothing is written. Sizes are checked from headers before unpacking, so that a small file cannot fill the memory.
+Nothing is written to disk. Sizes are limited before or while unpacking, so that a small file cannot fill the memory.
 """
 
 import bz2
@@ -18,29 +18,29 @@ from explore.core import files
 from explore.core.errors import InputError, listed, shown
 
 MIB = 2**20
-LIMIT = 1024 * MIB  # of an unpacked table; a plain file has none
-RATIO, FREE = 100, 128 * MIB  # the largest unpacked size, relative to the packed one; or this if more
+LIMIT = 1024 * MIB  # of an unpacked table; plain files have no limit
+RATIO, FREE = 100, 128 * MIB  # most unpacked bytes: RATIO times the packed size, or FREE if that is more
 STREAMS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*STREAMS, ".zip")
 
 
 def most_of(size: int, limit: float = math.inf) -> int:
-    """Return the most bytes that a file of `size` bytes may unpack to, at most `limit`."""
+    """Return how many bytes a file of `size` bytes may unpack to; never more than `limit`."""
     return int(min(limit, max(FREE, RATIO * size)))
 
 
 def check_size(needed: int, most: int, name: object) -> None:
-    """Refuse a file that unpacks to more than `most` bytes."""
+    """Raise InputError if a file would unpack to more than `most` bytes."""
     if needed > most:
         raise InputError(f"{name} unpacks to more than {most // MIB} MiB, the limit for its size")
 
 
 def read(path: Path, limit: int = LIMIT) -> bytes:
-    """Read a regular file, unpacked if its name ends like one of PACKED.
+    """Read a regular file, and unpack it if its name has a suffix in PACKED.
 
     Raises:
-        InputError: when it is damaged, no regular file, of several files, or too large.
-        OSError: when it cannot be read.
+        InputError: if it is damaged, too large, not a regular file, or an archive of several files.
+        OSError: if it cannot be read.
     """
     files.check_regular(path)
     content, kind = path.read_bytes(), path.suffix.lower()
@@ -50,7 +50,7 @@ def read(path: Path, limit: int = LIMIT) -> bytes:
             return member(content, most, path)
         if kind in STREAMS:
             with STREAMS[kind](io.BytesIO(content)) as stream:
-                content = stream.read(most + 1)  # no more of it is unpacked
+                content = stream.read(most + 1)  # unpacks no more than this
             check_size(len(content), most, path)
         return content
     except InputError:
@@ -60,27 +60,27 @@ def read(path: Path, limit: int = LIMIT) -> bytes:
 
 
 def member(content: bytes, most: int, path: object, wanted: str | None = None) -> bytes:
-    """Read the file of this name in a zip archive, in whatever folder; None: the only file."""
+    """Read the file named `wanted`, in any folder of a zip archive; None: the only file in the archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist() if not entry.is_dir()}
-        # macOS adds a file of attributes beside every file.
+        # macOS adds an attribute file for every file.
         real = [name for name in sizes if not name.startswith("__MACOSX/") and PurePosixPath(name).name[:2] != "._"]
         chosen = [name for name in real if wanted in (None, PurePosixPath(name).name)]
         if not chosen or (wanted is None and len(chosen) > 1):
             raise InputError(f"{path} contains {listed(sizes) or 'nothing'}; it must contain {wanted or 'one file'}")
         check_size(sizes[chosen[0]], most, path)
-        return archive.read(chosen[0])  # not more than its header declares
+        return archive.read(chosen[0])  # reads no more than its header declares
 
 
 def check_workbook(content: bytes, name: object = "it", limit: int = LIMIT) -> None:
-    """Refuse an Excel file (in its newer format a zip archive) that unpacks to more than `limit` or its size allows."""
+    """Raise InputError if an Excel file (.xlsx, a zip archive) unpacks to more bytes than `most_of` allows."""
     if zipfile.is_zipfile(io.BytesIO(content)):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:  # which reads no more of an entry than it declares
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:  # readers stop at an entry's declared size
             check_size(sum(entry.file_size for entry in archive.infolist()), most_of(len(content), limit), name)
 
 
 def arrays(path: Path, keys: Collection[str] | None = None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Read arrays of an .npz file (None: all), without Python objects; also return the names of all others."""
+    """Read arrays `keys` (None: all) of an .npz file, without unpickling; also return the names of other arrays."""
     files.check_regular(path)
     try:
         content = path.read_bytes()
@@ -97,6 +97,6 @@ def arrays(path: Path, keys: Collection[str] | None = None) -> tuple[dict[str, n
 
 
 def reason(error: Exception) -> str:
-    """Return the message of a library's exception, on one line."""
+    """Return the message of an exception, on one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 and text.isprintable() else shown(text, 200)

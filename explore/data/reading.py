@@ -1,4 +1,4 @@
-"""The cells of a table as text, with their line numbers: of a text file, an Excel or Parquet file, or a data frame."""
+"""Readers of text, Excel and Parquet files and data frames; cells become strings with line numbers."""
 
 import csv
 import io
@@ -21,59 +21,59 @@ from explore.core.errors import InputError, listed, one_of, shown
 from explore.data import packed, texts
 
 AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED)})"
-SEPARATORS = ",;\t|"  # the first wins where several would do
-POINTER = 8  # bytes of a cell, beside its text
+SEPARATORS = ",;\t|"  # if several fit, the first wins
+POINTER = 8  # bytes per cell, in addition to its string
 
 _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
-_DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line for Excel
+_DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line that tells Excel the separator
 _CONVERSIONS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     ((bool, np.bool_), lambda value: str(value).lower()),
     (Integral, lambda value: str(int(value))),
     (Real, lambda value: repr(float(value)) if value == value else ""),
-    (date, lambda value: value.isoformat().removesuffix("T00:00:00")),  # a spreadsheet adds a time to every day
+    (date, lambda value: value.isoformat().removesuffix("T00:00:00")),  # spreadsheets add a time to dates
     ((str, Decimal, time, timedelta), lambda value: str(value).strip()),
 )
 
 
 class NoRows(InputError):
-    """A table without rows."""
+    """The error for a table without rows."""
 
 
 class Cells(NamedTuple):
-    """The cells of a table as stripped text, without blank rows."""
+    """The cells of a table as stripped strings, without blank rows."""
 
     path: Path
-    columns: Mapping[str, Sequence[str]]  # by name; "" where a line is too short
-    lines: tuple[int, ...]  # where each row begins in the file, whose first line is 1
-    decimal: str = "."  # the mark in its numbers
+    columns: Mapping[str, Sequence[str]]  # by name; cells that a short line lacks are ""
+    lines: tuple[int, ...]  # the line where each row begins in the file, from 1
+    decimal: str = "."  # the decimal mark of its numbers
     notes: tuple[str, ...] = ()  # sentences on how it was read
-    unit: str = "line"  # what `lines` counts
-    sheets: tuple[str, ...] = ()  # of an Excel file, the one that was read first
+    unit: str = "line"  # what `lines` counts: "line" or "row"
+    sheets: tuple[str, ...] = ()  # sheet names of an Excel file, first the one that was read
 
     @property
     def listing(self) -> str:
-        """The columns and sheets, for messages."""
+        """The column names and other sheets, for messages."""
         return f"its columns: {listed(self.columns)}{other_sheets(self.sheets)}"
 
     def where(self, row: int, column: str) -> str:
-        """Return the place of a cell, for messages."""
+        """Return the path, line and column of a cell, for messages."""
         return f"{self.path}, {self.unit} {self.lines[row]}, column {shown(column)}"
 
 
 def other_sheets(sheets: Sequence[str]) -> str:
-    """Say that an Excel file has more sheets than the first of these, which was read."""
+    """Return a remark that only the first of `sheets` was read; "" if there is only one."""
     if len(sheets) < 2:
         return ""
     return f" (sheet {shown(sheets[0])} was read; --sheet reads another: {listed(map(shown, sheets[1:]), 20)})"
 
 
 def called(name: str) -> str:
-    """Normalise a name: "ü" may be written as one character or, as macOS does, as two that look alike."""
+    """Strip a name and normalise it to NFC: "ü" may be one character or, as on macOS, two."""
     return unicodedata.normalize("NFC", name).strip()
 
 
 def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Normalise distinct names of columns; unnamed ones are named by position, with a note."""
+    """Normalise column names, which must be distinct; name unnamed columns by position, with a note."""
     stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank. It must name the columns")
@@ -85,7 +85,7 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
 
 
 def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
-    """Make columns from rows, the first of which names them; refuse a file of `size` bytes if they take far more."""
+    """Build columns from (line, cells) rows, the header first; raise InputError if they far exceed `size` bytes."""
     header, notes = named(path, next(rows, (1, [""]))[1])
     lines, filled = [], []
     for line, cells in rows:
@@ -105,9 +105,9 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
 
 
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
-    """Parse a text whose first line names the columns; notes describe everything that `load_csv` does not accept.
+    """Parse the bytes of a text file with a header; notes describe everything that `load_csv` does not accept.
 
-    The text is in UTF-8 or Windows-1252, with any of `SEPARATORS`; `decimal` is the mark in its numbers.
+    The text is UTF-8 or Windows-1252, with one of `SEPARATORS`; `decimal` is its decimal mark.
     """
     notes = []
     if (zero := content.find(b"\0")) >= 0:
@@ -116,7 +116,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        text = content.decode("cp1252", "replace")  # Latin-1 as Windows writes it
+        text = content.decode("cp1252", "replace")  # the Windows variant of Latin-1
         line, example = content.count(b"\n", 0, error.start) + 1, shown(text[max(0, error.start - 20) :][:40])
         notes = [f"{path} is not UTF-8 and was read as Latin-1 (Windows-1252). Check line {line}: {example}."]
     if not text.strip():
@@ -127,7 +127,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
         notes.append(f"The columns of {path} are separated by {mark!r}.")
     cells = assembled(path, islice(_rows(path, text, mark), bool(declared), None), len(content))
     notes += cells.notes
-    for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # 950, 1.200 and 12.500
+    for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # such as 950, 1.200, 12.500
         marked = next((cell for cell in column if "." in cell), "")
         if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
             advice = f"if the point separates thousands, write {marked.replace('.', '')}"
@@ -136,7 +136,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
 
 
 def _widths(text: str, mark: str) -> tuple[bool, int]:
-    """Return whether a delimiter splits the first rows into equally many columns, and how many there are."""
+    """Return whether a delimiter splits the first 50 rows into the same number of columns (over 1), and that number."""
     try:
         reader = csv.reader(io.StringIO(text[: 2**24], newline=""), delimiter=mark, strict=True)
         rows = [len(row) for row in islice(reader, 50) if any(map(str.strip, row))]
@@ -146,7 +146,7 @@ def _widths(text: str, mark: str) -> tuple[bool, int]:
 
 
 def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row with the line where it begins: a quoted cell may span several."""
+    """Yield (line, cells) of every row, where line is its first line; a quoted cell may span several lines."""
     reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), 1
     try:
         for cells in reader:
@@ -158,7 +158,7 @@ def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def restored(cells: Cells) -> Cells:
-    """Remove the apostrophes that keep spreadsheet programs from taking texts and names for formulas."""
+    """Remove the apostrophes that keep spreadsheet programs from reading cells and column names as formulas."""
     columns, notes = {}, [*cells.notes]
     for name, column in cells.columns.items():
         plain = texts.restored(name) if texts.restored(name) not in cells.columns else name
@@ -176,33 +176,33 @@ def restored(cells: Cells) -> Cells:
 
 
 def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
-    """Return the cells of a data frame, without its index; its rows count from 1."""
+    """Return the cells of a data frame without its index; rows are numbered from 1."""
     header, notes = named(path, map(str, frame.columns))
     if frame.empty:
         raise InputError(f"{path} has no row")
     columns = {}
     for i, name in enumerate(header):
         values = frame.iloc[:, i].tolist()
-        once = {value: value.strip() for value in {v for v in values if type(v) is str}}  # equal texts are one object
+        once = {value: value.strip() for value in {v for v in values if type(v) is str}}  # equal strings are one object
         where = f"column {shown(name)} of {path}"
         columns[name] = [once[value] if type(value) is str else _text(value, where) for value in values]
     return Cells(path, columns, tuple(range(1, len(frame) + 1)), notes=notes, unit="row")
 
 
 def _text(value: Any, where: str = "a cell") -> str:
-    """Return the text of a value in a CSV file."""
+    """Return a value as the string that a CSV file would have."""
     if value is None or value is pd.NA or value is pd.NaT:
         return ""
     for kinds, convert in _CONVERSIONS:
         if isinstance(value, kinds):
             return convert(value)
     raise InputError(
-        f"{where} holds a {type(value).__name__}; a cell must be a text, a number, a truth value or a date"
+        f"{where} holds a {type(value).__name__}; a cell must be a string, a number, a Boolean, a date or a time"
     )
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
-    """Return the cells of an Excel (of its first sheet without this one, unless `strict`) or Parquet file, or None."""
+    """Return the cells of an Excel or Parquet file, else None. Unless `strict`, a missing `sheet` means the first."""
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(f"{path} has an old Excel format, or is encrypted. Save it as .xlsx, or as CSV in UTF-8")
     parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
@@ -232,7 +232,7 @@ def _parquet(path: Path, content: bytes) -> Cells:
 
 
 def parquet_file(source: Any) -> Any:
-    """Open a Parquet file so that repeated texts are in memory once."""
+    """Open a Parquet file so that repeated strings are stored only once in memory."""
     import pyarrow.parquet as parquet
 
     strings = [f.name for f in parquet.read_schema(source) if str(f.type) in ("string", "large_string")]
@@ -240,7 +240,7 @@ def parquet_file(source: Any) -> Any:
 
 
 def of_arrow(table: Any, path: Path) -> Cells:
-    """Return the cells of a table, or a batch, of pyarrow; whole numbers stay exact beside empty cells."""
+    """Return the cells of a pyarrow table or batch; integers stay exact even if the column has empty cells."""
     import pyarrow
 
     whole = {pyarrow.int64(): pd.Int64Dtype(), pyarrow.uint64(): pd.UInt64Dtype()}
@@ -252,7 +252,7 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
 
     packed.check_workbook(content, path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of features that do not concern the cells
+        warnings.simplefilter("ignore")  # warnings about features other than cells
         values, formulas = (
             openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only).worksheets
             for only in (True, False)
@@ -271,9 +271,9 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
 
 
 def _sheet_rows(path: Path, *sheets: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the texts of a sheet's rows, without the empty cells at their ends, from its values and its formulas."""
+    """Yield (number, cells) of each row, without trailing empty cells; `sheets`: values, and formulas to check them."""
     for sheet in sheets:
-        sheet.reset_dimensions()  # some programs write wrong ones
+        sheet.reset_dimensions()  # some programs write wrong dimensions
     both = zip(*(sheet.iter_rows(values_only=True) for sheet in sheets), strict=True)
     for number, (values, formulas) in enumerate(both, 1):
         for column, (value, formula) in enumerate(zip(values, formulas, strict=True), 1):

@@ -1,4 +1,4 @@
-"""The kind of each column of a table, inferred from its cells alone; ambiguous columns are refused."""
+"""Inference of column types from the cells of a table. Ambiguous cells raise InputError."""
 
 import math
 import re
@@ -13,17 +13,17 @@ from explore.data import texts
 from explore.data.columns import MISSING, OTHER, Category, Column, LeftOut, Quantity, Schema, level
 from explore.data.reading import Cells
 
-RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled with other such
-MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
-WORDS = 5  # from so many on, a text is free
-FEW = 5  # rows; fewer may count up by chance
-MANY = 20  # rows, from which numbers in any order count the rows where most of them follow one another
+RARE = 0.01  # share of rows; rarer categories, or those with one row, are pooled
+MOST_LEVELS = 30  # per column; the rarest levels beyond this are pooled
+WORDS = 5  # from this many words on, a cell counts as free text
+FEW = 5  # rows; in fewer rows, numbers may count up by chance
+MANY = 20  # rows; from here on, numbers in any order that are mostly consecutive are row numbers
 ORDERING = {"order": "numbers the rows", "timestamp": "says when rows were measured"}
 ONE_WAY = "only rises or only falls from row to row; drop it if it is an order or a time of measurement"
 CONSTANT = "is constant, so the model cannot learn its effect"
 
-_ID = re.compile(r"(?i:(.*[\W_])?(id|uuid))|.*(ID|Id)")  # whole numbers of such a name are none if all differ
-# Names without marks and case.
+_ID = re.compile(r"(?i:(.*[\W_])?(id|uuid))|.*(ID|Id)")  # identifiers, if the values are distinct whole numbers
+# Names without punctuation, in lower case.
 _NAMED = re.compile(
     r"run|std|index|idx|unnamed\d+|column1|indexlevel\d+|level0|rownames?"
     r"|(run|std|standard|row|sample|experiment(al)?|exp|trial|test|entry|measurement|observation|obs|injection"
@@ -39,14 +39,14 @@ def infer(
     feature: Collection[str] = (),
     decided: Collection[str] = (),
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Infer a schema of some columns of a table, and sentences on the decisions; refuse ambiguous cells.
+    """Infer the schema of columns of a table, with sentences on the decisions; raise InputError if cells are ambiguous.
 
     Args:
         cells: the table.
-        names: of the columns.
-        categorical: columns whose numbers or dates are names; they are never left out.
-        feature: columns that are features even if they number the rows, are times of measurement, or look like codes.
-        decided: columns that were features before, and remain so if they number the rows now.
+        names: the columns.
+        categorical: columns whose numbers or dates are categories; they are never left out.
+        feature: columns to keep as features, even if they look like row numbers, timestamps or codes.
+        decided: columns that were features before; they stay features even if they now look like row numbers.
     """
     columns: list[Column] = []
     notes: list[str] = []
@@ -89,7 +89,7 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
         return _date(name, cells, forms, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
     if 2 * resembling >= sum(counts[cell] for cell in present):
-        # The first cell that is not a number or date like the others; of times, only some may have a zone.
+        # The first cell that is not a number or date like the others, or a time with a zone that others lack.
         rows = min(odd, texts.dates(column, texts.ISO)[1], key=len).tolist() or odd.tolist()
         row = next((row for row in rows if texts.resembles_a_number(column[row])), rows[0])
         more = f"; the column has {len(rows)} such cells" if len(rows) > 1 else ""
@@ -97,7 +97,9 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     category, remarks = _words(name, cells, False)
     numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
     if numbers and isinstance(category, Category):
-        remarks.append(f"has texts in most rows, so its numbers are categories, too, such as {shown(numbers[0])}")
+        remarks.append(
+            f"contains text in most rows, so numbers such as {shown(numbers[0])} are treated as categories too"
+        )
     return category, remarks
 
 
@@ -141,7 +143,7 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
 
 
 def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]:
-    """Return a category; unless requested, free text and columns with hardly any text twice are left out."""
+    """Return a category. Unless `requested`, leave out free text and columns with hardly any repeated value."""
     counts: Counter[str] = Counter()
     levels: dict[str, str] = {}
     for cell, count in Counter(cells.columns[name]).items():
@@ -181,9 +183,9 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
 
 
 def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any) -> tuple[Column, list[str]]:
-    """Return a column of values, [N] and NaN where there is none, with a note if it is constant or monotonic."""
+    """Return a numeric column for values [N] (NaN: missing), with a remark if they are constant or monotonic."""
     present = values[~np.isnan(values)]
-    with np.errstate(over="ignore"):  # the median of two may be their mean
+    with np.errstate(over="ignore"):  # the mean of the two middle values may overflow
         median = float(np.median(present))
     fill = median if np.isfinite(median) else float(present.min())
     fields = {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())} | fields
@@ -194,9 +196,9 @@ def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any)
 
 
 def counts(values: np.ndarray) -> bool:
-    """Return whether numbers, [N] and NaN where missing, count the rows by one, from any start.
+    """Return whether numbers [N] (NaN: missing) look like row numbers, from any start.
 
-    They may be in any order without gaps, as in a plan; with gaps only if they go one way, or are many.
+    Without gaps, any order is possible, as in a randomised design. With gaps, they must be monotonic, or at least MANY.
     """
     present = values[~np.isnan(values)]
     if len(present) < FEW or not np.array_equal(present, np.round(present)):
@@ -207,7 +209,7 @@ def counts(values: np.ndarray) -> bool:
 
 
 def moves(values: np.ndarray) -> bool:
-    """Return whether numbers, [N] with NaN for missing ones, are monotonic with few repeats."""
+    """Return whether numbers [N] (NaN: missing) are monotonic with few repeats."""
     steps = np.diff(values[~np.isnan(values)])
     one_way = (steps >= 0).all() or (steps <= 0).all()
     return bool(len(steps) + 1 >= FEW and one_way and np.mean(steps != 0) > 0.5)

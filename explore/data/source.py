@@ -1,7 +1,7 @@
-"""Sources of the benchmark sets: a local folder, else a download; both become the same canonical rows.
+"""Sources of the benchmark data sets: a local folder or a download; both give the same canonical text.
 
-A canonical text has one example a line: the features, then the target, separated by blanks. Its sha256 identifies the
-values and their order, to which the standard splits refer; publishers repack archives, whose checksums do not last.
+The canonical text has one line per example: the features, then the target, separated by blanks. Its SHA-256 identifies
+the values and their order, which the standard splits depend on. Archives are not compared, as publishers repack them.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from explore.data.base import Dataset, Task
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
-LIMIT = 64 * packed.MIB  # of a download, packed and unpacked; the largest set has 4
+LIMIT = 64 * packed.MIB  # most bytes of a download, packed and unpacked; the largest set has 4 MiB
 
 Rows = list[list[str]]
 
 
 def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
-    """Fetch a data set or a set of images by name; refuse unknown names and functions that return something else."""
+    """Load a data set or image set by name; raise InputError for an unknown name or a result not of type `expected`."""
     fetch = registry.find(kind, name)
     try:
         loaded = fetch(folder)
@@ -47,18 +47,18 @@ def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
 
 
 class Published(NamedTuple):
-    """A published set: called with a folder, it is read from there or downloaded."""
+    """A published data set. Calling it reads the set from a folder (or EXPLORE_DATA_DIR), or else downloads it."""
 
     name: str
     description: str  # for `explore list datasets`
     sha256: str  # of the canonical text
-    features: str  # D names with blanks between them
+    features: str  # D names, separated by blanks
     fetch: Callable[[], Rows]  # downloads the rows
-    classes: tuple[str, ...] = ()  # of labels -1 and 1, in the LIBSVM sets; the UCI sets have numbers
-    sorted_sha256: str = ""  # of the sorted lines, where it is published in another order
+    classes: tuple[str, ...] = ()  # names of labels -1 and 1 (LIBSVM sets); empty for regression (UCI sets)
+    sorted_sha256: str = ""  # of the sorted lines, if the published order differs
 
     def __call__(self, folder: Path | None = None) -> Dataset:
-        """Read or download the set; unexpected content raises InputError, a failed download OSError."""
+        """Read or download the set; raise InputError for unexpected content, OSError if the download fails."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
         if path := local(file, folder):
             text, note = checked(packed.read(path, LIMIT), self.sha256, path), ""
@@ -70,7 +70,7 @@ class Published(NamedTuple):
         return Dataset(self.name, table[:, :-1], y, tuple(self.features.split()), task, self.classes, note)
 
     def _downloaded(self) -> tuple[bytes, str]:
-        """Return the canonical text, with a note if its rows are reordered; refuse other numbers."""
+        """Download the canonical text, with a note if its rows are reordered; raise InputError if values differ."""
         again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the data sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
@@ -93,7 +93,7 @@ def _sha256(text: bytes) -> str:
 
 
 def checked(content: bytes, sha256: str, path: Path) -> bytes:
-    """Return the content of a file after comparing its checksum."""
+    """Return the content of a file; raise InputError if its SHA-256 differs from `sha256`."""
     if (actual := _sha256(content)) != sha256:
         again = "replace it, or delete it to download it again"
         raise InputError(f"{path} has the wrong content (sha256 {actual}, expected {sha256}); {again}")
@@ -101,7 +101,7 @@ def checked(content: bytes, sha256: str, path: Path) -> bytes:
 
 
 def local(file: str, folder: Path | None) -> Path | None:
-    """Return the path of a file below `folder` or EXPLORE_DATA_DIR, if it exists; refuse a missing folder."""
+    """Return the path of a file in `folder` or EXPLORE_DATA_DIR, else None; raise InputError for a missing folder."""
     name = folder or os.environ.get("EXPLORE_DATA_DIR")
     if not name:
         return None
@@ -119,19 +119,19 @@ def cache() -> Path:
 
 
 def download(url: str, name: str, limit: int | None = None) -> Path:
-    """Download at most `limit` (by default LIMIT) bytes to `name` in the cache; an OSError says why it failed."""
+    """Download at most `limit` (default: LIMIT) bytes to `name` in the cache; raise OSError if that fails."""
     get = partial(_get, limit=limit or LIMIT)
     try:
         return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get))
     except OSError as error:
-        reason = str(error) if len(str(error)) < 150 else type(error).__name__  # such as SSLError
+        reason = str(error) if len(str(error)) < 150 else type(error).__name__  # such as "SSLError"
         advice = "offline, set EXPLORE_DATA_DIR to a folder with the data sets"
         raise OSError(f"cannot download {url} ({reason}); {advice}") from None
 
 
 def _get(url: str, file: str, _: object, limit: int) -> None:
-    """Download within a limit; redirects from HTTPS must stay on HTTPS."""
-    import requests  # only where it is needed, as pooch does
+    """Download at most `limit` bytes to `file`; raise OSError if HTTPS redirects to another protocol."""
+    import requests  # imported only when needed, as in pooch
 
     with requests.get(url, stream=True, timeout=30) as answer, open(file, "wb") as out:
         answer.raise_for_status()
@@ -148,24 +148,24 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
 
 
 def uci(number: int, archive: str, member: str) -> bytes:
-    """Return a file from an archive of the UCI repository, in whatever folder."""
+    """Download an archive of the UCI repository and return its file `member`, from any folder."""
     content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip").read_bytes()
     return packed.member(content, LIMIT, "it", member)
 
 
 def openml(file: str, name: str) -> bytes:
-    """Return a file of the OpenML repository as CSV, cached as `name`."""
+    """Download a file of the OpenML repository as CSV, cached as `name`; return its content."""
     return download(f"{OPENML}/{file}", name).read_bytes()
 
 
 def rows(raw: bytes, separator: str | None = None, header: bool = False) -> Rows:
-    """Return the cells of a text file; without a separator, blanks separate."""
+    """Return the cells of a text file, by row; without a separator, cells are separated by blanks."""
     lines = [line.strip() for line in raw.decode().splitlines()]
     return [[cell.strip() for cell in line.split(separator)] for line in lines if line][header:]
 
 
 def sheet(raw: bytes, formats: str) -> Rows:
-    """Return the first columns of the first sheet of an Excel file, see `formatted`."""
+    """Return the first columns of an Excel file's first sheet, one per format in `formats`, see `formatted`."""
     packed.check_workbook(raw, limit=LIMIT)
     try:
         frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats.split())))
@@ -173,16 +173,16 @@ def sheet(raw: bytes, formats: str) -> Rows:
         raise ImportError(
             "this data set is an Excel file. Run pip install 'explore-bnn[download]' to read it"
         ) from None
-    return formatted(frame.dropna(how="all").to_numpy(), formats)  # sheets may end in rows that are only formatted
+    return formatted(frame.dropna(how="all").to_numpy(), formats)  # sheets may end with empty, formatted rows
 
 
 def formatted(table: Any, formats: str) -> Rows:
-    """Write the numbers of each row in the formats of its columns."""
+    """Format the numbers of each row; `formats` has one printf-style format per column, separated by blanks."""
     return [[form % float(cell) for form, cell in zip(formats.split(), row, strict=True)] for row in table]
 
 
 def libsvm(file: str, features: int, positive: float) -> Rows:
-    """Return the cells of a LIBSVM file, which omits zeros, with the label moved to the end as -1 or 1."""
+    """Download a LIBSVM file; return rows with the omitted zeros filled in, and the label (-1 or 1) at the end."""
     table = []
     for label, *pairs in rows(download(f"{LIBSVM}/{file}", f"{file}.txt").read_bytes()):
         values = dict(pair.split(":") for pair in pairs)

@@ -1,4 +1,4 @@
-"""Tables of the user: `load_csv` takes only numbers, `load_table` infers column types, `map_parquet` maps features."""
+"""Loaders for user tables: `load_csv` (numbers only), `load_table` (any columns), `map_parquet` (large files)."""
 
 import os
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from explore.data.reading import Cells, called
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
 
-ROWS = 2**14  # of a Parquet file to map, whose values are in memory at one time
+ROWS = 2**14  # rows of a Parquet file that `map_parquet` keeps in memory at a time
 
 
 class Loaded(NamedTuple):
-    """A table with columns of any kind."""
+    """A loaded table, with columns of any type."""
 
-    dataset: Dataset  # y is NaN, or class -1, where no target was measured
-    schema: Schema  # for other tables
-    measured: np.ndarray  # bool [N]: the rows with all their targets
-    cells: Cells  # as they were read
+    dataset: Dataset  # y is NaN, or class -1, for rows without a measurement
+    schema: Schema  # converts other tables to the same features
+    measured: np.ndarray  # bool [N]: whether all targets of the row are measured
+    cells: Cells  # the cells of the table as strings
     notes: tuple[str, ...]  # sentences on everything assumed, left out, pooled and imputed
 
 
@@ -38,14 +38,14 @@ def load_csv(
     id_column: str | None = None,
     keep_na: Sequence[str] = (),
 ) -> Dataset:
-    """Load a comma-separated file in UTF-8 whose features are all numbers; for the arguments see `load_table`.
+    """Load a comma-separated UTF-8 file whose features are all numeric. For the arguments, see `load_table`.
 
     Returns:
-        x: [N, D] with the features in the file's order; y: [N, O], or [N] class indices.
+        The data set: x [N, D] has the features in file order; y is [N, O], or [N] class indices.
 
     Raises:
-        FileNotFoundError: when there is no such file.
-        InputError: when the file cannot be used as asked; the message names the column and the line.
+        FileNotFoundError: if there is no such file.
+        InputError: if the file does not fit the arguments; the message names the column and the line.
     """
     path = Path(path)
     table = reading.parsed(path, packed.read(path))
@@ -76,30 +76,30 @@ def load_table(
     sheet: str | None = None,
     keep_na: Sequence[str] = (),
 ) -> Loaded:
-    """Load a table with numbers, categories, dates, booleans and empty cells.
+    """Load a table with numbers, categories, dates, Booleans and empty cells.
 
-    A table of finite numbers gives what `load_csv` gives, except for columns that number its rows.
+    For a table of finite numbers, the result equals that of `load_csv`, except that row numbers are left out.
 
     Args:
-        source: a text file with commas, semicolons, tabs or bars between its cells, in UTF-8 or Latin-1, possibly
-            packed (.gz, .bz2, .xz, .zip); an Excel (.xlsx) or Parquet file; or a data frame.
+        source: a text file in UTF-8 or Latin-1 with commas, semicolons, tabs or bars as separators, possibly
+            compressed (.gz, .bz2, .xz, .zip); an Excel (.xlsx) or Parquet file; or a data frame.
         target: the column to predict, or several for regression with O outputs.
         drop: columns to leave out.
-        task: "regression" (the default), or "classification" with one target column of whole numbers or of any text,
-            whose distinct values are the classes: in the order of their numbers, or of their letters.
-        id_column: a column of any text that identifies the examples; not a feature.
-        categorical: columns whose numbers are names.
-        decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
-        schema: of another table, to make the same features; None: it is inferred from this one.
-        allow_missing_target: whether there may be rows without a target yet, or whose experiment `failed`.
-        feature: one or more columns that are features although they number the rows, are times of measurement, or are
-            numbers that look like codes.
-        sheet: of an Excel file; None: the first.
-        keep_na: class targets whose marks are classes; an empty cell, None and NaN of a data frame never are.
+        task: "regression" (the default), or "classification" with one target column of whole numbers or strings.
+            Its distinct values are the classes, in numerical or alphabetical order.
+        id_column: a column that identifies the examples; it is not a feature.
+        categorical: columns whose numbers are categories.
+        decimal: the decimal mark, "." or ",", of numbers in text files, and of strings in other tables.
+        schema: the schema of another table, to compute the same features; None: infer it from this table.
+        allow_missing_target: whether to accept rows without a measured target, or with a failed experiment.
+        feature: one or more columns to keep as features, although they look like row numbers, timestamps or codes.
+        sheet: the sheet of an Excel file; None: the first sheet.
+        keep_na: class targets in which marks such as NA are classes. Empty cells, and None and NaN in data frames,
+            never are.
 
     Raises:
-        FileNotFoundError: when there is no such file.
-        InputError: when the table cannot be used as asked, or a cell is ambiguous.
+        FileNotFoundError: if there is no such file.
+        InputError: if the table does not fit the arguments, or a cell is ambiguous.
     """
     cells = cells_of(source, decimal, sheet)
     id_column, categorical, feature = id_column and called(id_column), _names(categorical), _names(feature)
@@ -132,9 +132,9 @@ def _labelled(
     missing: bool = False,
     varied: bool = True,
 ) -> tuple[Dataset, np.ndarray]:
-    """Add targets and identifiers to features; also return which rows are measured.
+    """Build the data set from features, targets and identifiers; also return which rows are measured, bool [N].
 
-    With `missing`, rows may have no target; with `varied`, the targets must not be all the same.
+    With `missing`, rows may lack targets. With `varied`, a numeric target must not be constant.
     """
     keep_na = _names(keep_na)
     check_kept(cells, targets, task, keep_na)
@@ -161,7 +161,7 @@ def _labelled(
 
 
 def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:
-    """Refuse `keep_na` columns that are not class targets."""
+    """Raise InputError if a column in `keep_na` is not a class target."""
     if wrong := [name for name in keep_na if task != "classification" or name not in targets]:
         problem = f"names {shown(wrong[0])}, which is not a class target of {cells.path}"
         raise InputError(f"keep_na (--keep-na) {problem}. It applies to targets of a classification only")
@@ -170,7 +170,7 @@ def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: 
 def cells_of(
     source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".", sheet: str | None = None, strict: bool = True
 ) -> Cells:
-    """Return the cells of a table, see `load_table`; unless `strict`, of the first sheet where none has that name."""
+    """Return the cells of a table, see `load_table`. Unless `strict`, read the first sheet if `sheet` is missing."""
     if decimal not in (".", ","):
         raise one_of("decimal mark", str(decimal), (".", ","))
     if isinstance(source, pd.DataFrame):
@@ -185,13 +185,13 @@ def cells_of(
     if decimal == ".":
         return cells
     columns = {name: [texts.pointed(cell, decimal) for cell in column] for name, column in cells.columns.items()}
-    return cells._replace(columns=columns)  # with points in the numbers among texts too
+    return cells._replace(columns=columns)  # also in strings that are numbers
 
 
 def roles(
     table: Cells, target: str | Sequence[str], drop: Sequence[str], task: str | None, id_column: str | None
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the targets, and all columns that may be features; for the arguments see `load_table`."""
+    """Return the target columns, and all columns that may be features. For the arguments, see `load_table`."""
     if task not in (None, "regression", "classification"):
         raise one_of("task", str(task), ("regression", "classification"))
     targets, drop, ids = _names(target), _names(drop), [] if id_column is None else [id_column]
@@ -209,28 +209,28 @@ def roles(
 
 
 def _names(names: str | Sequence[str]) -> list[str]:
-    """Normalise the name of a column, or several."""
+    """Normalise one or several column names; return them as a list."""
     return list(map(called, [names] if isinstance(names, str) else names))
 
 
 class MappedTable(NamedTuple):
-    """The features of a file."""
+    """The features of a Parquet file, memory-mapped from an .npy file."""
 
     x: np.memmap  # float64 [N, D], read-only
-    notes: tuple[str, ...]  # sentences on imputed and unknown cells, with the rows, which count from 1
+    notes: tuple[str, ...]  # sentences on imputed and unknown cells, by range of rows (from 1)
 
 
 def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os.PathLike[str]) -> MappedTable:
-    """Write the features of a Parquet file's rows, in their order, to a file of NumPy (.npy), and map it.
+    """Write the features of a Parquet file, in row order, to an .npy file, and memory-map that file.
 
     Args:
         source: the Parquet file, which may be larger than memory; columns that are not in the schema are ignored.
-        schema: `load_table(measured, ...).schema` of the rows that are measured.
-        target: the file to write, from which the map reads for as long as it is used.
+        schema: the schema of the measured rows, `load_table(measured, ...).schema`.
+        target: the .npy file to write; keep it as long as the result is in use.
 
     Raises:
-        InputError: when the file cannot be read, has no row, lacks a column, or has a cell that is not of its
-            column's kind.
+        InputError: if the file cannot be read, has no rows, lacks a column, or has a cell that does not fit the type
+            of its column.
     """
     import pyarrow
 

@@ -1,4 +1,4 @@
-"""Targets and identifiers of a table."""
+"""Parsing and checks of a table's targets and identifiers."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -12,13 +12,13 @@ from explore.data.reading import Cells
 UNMEASURED = "; for tables with unmeasured rows use explore suggest"
 WITH_GAPS = "; write only the number, 'failed' for a failed experiment, or nothing if it is not measured yet"
 WITHOUT_GAPS = f"; write only the number, or leave out the row{UNMEASURED}"
-FEW_CLASSES = 10  # so many may be learnt from any number of examples
+FEW_CLASSES = 10  # up to this many classes, any number of examples will do
 
 
 def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: bool = False) -> np.ndarray:
-    """Parse columns as float64 [N, columns], finite, or NaN where there is no value and `gaps` allows it.
+    """Parse columns as finite float64 [N, columns]; with `gaps`, missing values are allowed and become NaN.
 
-    With `gaps`, `targets` may also say that an experiment failed.
+    With `gaps` and `targets`, cells may also declare a failed experiment. Other cells raise InputError.
     """
     columns = {name: texts.numbers(table.columns[name], table.decimal) for name in names}
     failed = texts.FAILED if gaps and targets else ()
@@ -33,7 +33,7 @@ def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: 
 
 
 def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], advice: str = WITH_GAPS) -> InputError:
-    """Return the error for cells that are no numbers (rows by column); it names the first few."""
+    """Return the error for cells that are not numbers (`wrong`: rows by column); its message names the first few."""
     cells = {name: [(row, str(table.columns[name][row])) for row in rows] for name, rows in wrong.items() if rows}
     every = [cell for column in cells.values() for _, cell in column]
     if all(texts.number(cell, table.decimal) is None and texts.number(cell, ",") is not None for cell in every):
@@ -53,7 +53,7 @@ def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], advice: str = W
 
 
 def repeated(table: Cells, name: str | None) -> str:
-    """Describe identifiers, of this column if any, that several examples share; refuse an example without one."""
+    """Return a note if identifiers in column `name` repeat, else ""; raise InputError if an identifier is missing."""
     if name is None:
         return ""
     cells = table.columns[name]
@@ -66,9 +66,9 @@ def repeated(table: Cells, name: str | None) -> str:
 
 
 def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str] = ()) -> str:
-    """Say how a class target's usual marks of a missing value are read; "" where it has none.
+    """Return a note on how marks such as NA in a class target are read; "" if the target has none.
 
-    With `keep` (`keep_na`) they are classes; `failed` are other texts for a failed experiment, in lower case.
+    With `keep` (see `keep_na`), they are classes. `failed` are strings that declare a failed experiment, in lower case.
     """
     counts = Counter(cell for cell in map(str, table.columns[target]) if cell and cell.casefold() not in failed)
     usual = [cell for cell in sorted(counts) if texts.absent(cell) or cell.casefold() in texts.FAILED]
@@ -94,9 +94,9 @@ def classes(
     keep_na: Collection[str] = (),
     failed: Collection[str] = (),
 ) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """Return class indices [N], the names of the classes, and notes; for `keep_na` and `failed` see `marks`.
+    """Return class indices [N], the class names, and notes. For `keep_na` and `failed`, see `marks`.
 
-    With `gaps`, rows may have no class (index -1), and there may be fewer than two classes.
+    With `gaps`, rows may lack a class (index -1), and there may be fewer than two classes.
     """
     if len(targets) != 1:
         raise InputError(f"classification needs one target column, not {len(targets)}")
@@ -130,7 +130,7 @@ def classes(
 
 
 def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> None:
-    """Refuse numbers of classes that are not whole, or written in several ways."""
+    """Raise InputError if numeric classes are not whole numbers, or if one is written in several ways."""
     if fraction := next((name for name, value in numbers.items() if not float(value).is_integer()), ""):
         where = table.where(table.columns[target].index(fraction), target)
         raise InputError(f"{where}: class {shown(fraction)} is not a whole number. For numbers use --task regression")

@@ -1,4 +1,4 @@
-"""The values of cells: numbers, dates, booleans, missing values, or other texts."""
+"""Parsers for the strings in cells: numbers, dates, Booleans, missing values and other text."""
 
 import math
 import re
@@ -10,13 +10,13 @@ import pandas as pd
 
 from explore.core.errors import shown
 
-# Marks of a missing value, in any case, among numbers, dates and truth values. Among words only those count that no
-# scientist uses as a category: "Na" is sodium, "none" a treatment.
+# Marks of missing values, in any case, in columns of numbers, dates and Booleans. In columns of words, only marks count
+# that no scientist uses as a category: "Na" is sodium, "none" a treatment.
 _NOTHING = frozenset("|na|n/a|#n/a|#na|<na>|nan|-nan|nat|null|none|nil|missing|-|--|?|.".split("|"))
 _NO_WORD = frozenset("|NA|N/A|n/a|#N/A|#NA|<NA>|nan|NaN|NaT|null|NULL".split("|"))
-_NO_CLASS = _NO_WORD | {"na", "NAN", "-nan", "-NaN", "Null", "-", "--", "?", "."}  # but "Na", "none", "missing", ...
+_NO_CLASS = _NO_WORD | {"na", "NAN", "-nan", "-NaN", "Null", "-", "--", "?", "."}  # not "Na", "none", "missing", ...
 FAILED = ("failed", "fail", "error")  # marks of a failed experiment, in any case
-PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))  # in any case; they count 0 and 1
+PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))  # in any case; read as 0 and 1
 
 ISO = "ISO8601"
 _ISO = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?\s?(?P<zone>Z|[+-]\d\d:?\d\d)?)?)?", re.ASCII)
@@ -27,8 +27,8 @@ _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 _DIGITS = re.compile(r"[+-]?(0\d+|\d{16,})", re.ASCII)
 _BARE_EXPONENT = re.compile(r"\d+[eE]\d+", re.ASCII)
-# A number with a unit, an error, a bound or marks of thousands; a date, also Jan-24 and 24-Jan as spreadsheets show
-# them; or a time.
+# A number with a unit, an error, an inequality sign or thousands separators; a date, including Jan-24 and 24-Jan as in
+# spreadsheets; or a time.
 _PLAIN = r"[+\-\u2212]?(\d+([.,]\d*)?|[.,]\d+)(e[+-]?\d+)?"
 _GROUPED = r"[+\-\u2212]?\d{1,3}(?P<mark>[.,'\u2019_\s])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
 _UNIT = r"\s?([^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5])[^\s\d]{0,11}([-+^]{0,2}\d)?(\s[^\s\d]{1,12}){0,2}"
@@ -46,23 +46,23 @@ _DATE = (
 )
 _TIME = r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?"
 _NUMERIC = re.compile(f"{_NUMBER}|{_DATE}|{_TIME}", re.IGNORECASE | re.DOTALL)
-# Texts that a spreadsheet program takes for formulas, which may run commands. A single character is none.
+# Strings that spreadsheet programs read as formulas, which may run commands. A single character is not a formula.
 _FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
 POINT = "write a point, or pass --decimal ,"
 
 
 def absent(cell: str, among_words: bool = False) -> bool:
-    """Return whether a cell marks a missing value."""
+    """Return whether a cell marks a missing value; `among_words`: in a column of words."""
     return cell in _NO_WORD if among_words else cell.casefold() in _NOTHING
 
 
 def unmeasured(cell: str, classes: bool = False) -> bool:
-    """Return whether a target's cell is unmeasured; of classes, words such as none are not."""
+    """Return whether a target cell marks a missing measurement. For classes, words such as "none" do not."""
     return cell in _NO_CLASS if classes else absent(cell)
 
 
 def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:
-    """Return the first two names with the same key, by default ignoring case; names with key None are skipped."""
+    """Return the first two different names with the same key (by default, the lower case); skip names with key None."""
     first: dict[Any, str] = {}
     for name in names:
         value = key(name)
@@ -72,12 +72,12 @@ def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tup
 
 
 def number(cell: str, decimal: str = ".") -> float | None:
-    """Parse a number as CSV files have it, which may be infinite or NaN; None: the cell is not a number."""
-    cell = cell.replace("\u2212", "-")  # the minus of typesetting
-    if "_" in cell or not cell.isascii():  # Python would take 1_000 and digits of other scripts
+    """Parse a number as written in CSV files, including infinity and NaN; None if the cell is not a number."""
+    cell = cell.replace("\u2212", "-")  # the typographic minus sign
+    if "_" in cell or not cell.isascii():  # Python would accept 1_000 and digits of other scripts
         return None
     if decimal != ".":
-        if "." in cell:  # of thousands
+        if "." in cell:  # a thousands separator
             return None
         cell = cell.replace(decimal, ".")
     try:
@@ -87,44 +87,44 @@ def number(cell: str, decimal: str = ".") -> float | None:
 
 
 def neutralised(cell: str) -> str:
-    """Put an apostrophe before a text that a spreadsheet program would take for a formula."""
+    """Prefix a string with an apostrophe if a spreadsheet program would read it as a formula."""
     if not _FORMULA.match(cell) or absent(cell) or any(number(cell, mark) is not None for mark in ".,"):
         return cell
     return f"'{cell}"
 
 
 def restored(cell: str) -> str:
-    """Undo `neutralised`."""
+    """Remove the apostrophe that `neutralised` added, if any."""
     return cell[1:] if cell.startswith("'") and neutralised(cell[1:]) == cell else cell
 
 
 def pointed(cell: str, decimal: str) -> str:
-    """Write a number with a decimal point; return other cells unchanged."""
+    """Return a number with a point in place of its decimal mark; return other cells unchanged."""
     return cell.replace(decimal, ".") if decimal in cell and number(cell, decimal) is not None else cell
 
 
 def code(cells: Iterable[str]) -> str:
-    """Return the first cell with leading zeros or too many digits for an exact number; or ""."""
+    """Return the first cell with leading zeros, or with more digits than a float represents exactly; else ""."""
     suspects = filter(_DIGITS.fullmatch, cells)
     return next((cell for cell in suspects if cell.lstrip("+-")[0] == "0" or exact(cell) != number(cell)), "")
 
 
 def ambiguous(cells: Iterable[str]) -> str:
-    """Return the first number such as 1E2 that may be a name; or ""."""
+    """Return the first cell such as 1E2, which may be a number or a name; else ""."""
     return next(filter(_BARE_EXPONENT.fullmatch, cells), "")
 
 
 def exact(cell: str) -> int | float | None:
-    """Parse a number, see `number`; integers in digits are exact, however large."""
+    """Parse a number like `number`, but return integers exactly, as int, even if they are large."""
     value = number(cell)
     plain = cell.replace("\u2212", "-")
     return int(plain) if value is not None and len(plain) < 400 and plain.lstrip("+-").isdecimal() else value
 
 
 def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:
-    """Parse numbers [N], NaN where there is none; also return the rows of cells that are neither finite nor absent."""
+    """Parse numbers [N] (NaN: missing); also return the rows of cells that are neither finite nor missing."""
     plain = "\n".join(cells) if decimal == "." else "_"
-    if plain.isascii() and "_" not in plain:  # as nearly all are: quickly
+    if plain.isascii() and "_" not in plain:  # the common case, which is faster
         try:
             values = np.array([float(cell or "nan") for cell in cells])
             if np.isfinite(values).sum() == len(cells) - cells.count(""):
@@ -136,21 +136,21 @@ def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.nd
 
 
 def _values(cells: Sequence[str], values: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the value of each cell, [N], NaN where there is none, and the rows of other cells that are not absent."""
+    """Look up the value of each cell, [N] (NaN: none); also return the rows of cells with neither value nor NA mark."""
     odd = {cell for cell in set(cells) if cell not in values and not absent(cell)}
     return np.array([values.get(cell, math.nan) for cell in cells], float), np.flatnonzero([c in odd for c in cells])
 
 
 def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return 0 for the first word, 1 for the second, [N], NaN where there is none, and the rows of other cells."""
+    """Encode two words as 0 and 1, [N] (NaN: missing); also return the rows of other cells."""
     distinct = set(cells)
     return _values(cells, {cell: float(cell.casefold() == words[1]) for cell in distinct if cell.casefold() in words})
 
 
 def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Parse dates to days since 1970, [N], NaN where there is none; also return the rows of other cells.
+    """Parse dates as days since 1970, [N] (NaN: missing); also return the rows of other cells.
 
-    `form` is ISO or a format of `strptime`, where %b is also the month's full name; times without a zone are UTC.
+    `form` is ISO or a `strptime` format, in which %b also accepts full month names. Times without a zone are UTC.
     """
     distinct = [cell for cell in dict.fromkeys(cells) if not absent(cell) and (form != ISO or _ISO.fullmatch(cell))]
     texts = pd.Series(distinct, dtype=object)
@@ -158,15 +158,15 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
         pd.to_datetime(texts, format=f, errors="coerce", utc=True) for f in (form, form.replace("%b", "%B"))
     )
     moments = moments.fillna(full)
-    # One unit, so that equal dates give equal bits.
+    # A fixed unit makes equal dates bit-identical.
     days = moments.dt.as_unit("us").astype(np.int64).to_numpy() / 86_400_000_000
     return _values(cells, {distinct[i]: float(days[i]) for i in np.flatnonzero(moments.notna())})
 
 
 def iso(cells: Sequence[str], form: str) -> list[str]:
-    """Write dates as 2024-03-31 or 2024-03-31T14:30:00; return other and ambiguous cells unchanged.
+    """Rewrite dates as 2024-03-31 or 2024-03-31T14:30:00; return other and ambiguous cells unchanged.
 
-    `form` is that of the dates, see `dates`; where they do not have it, it is inferred. "": they are no dates.
+    `form` is the format, see `dates`; if the cells do not have it, it is inferred. "" means that cells are not dates.
     """
     present = list({cell for cell in cells if form and not absent(cell)})
     if form and len(dates(present, form)[1]):
@@ -180,7 +180,7 @@ def iso(cells: Sequence[str], form: str) -> list[str]:
 
 
 def date_formats(cells: Collection[str]) -> list[str]:
-    """Return all formats that fit every cell; none where only some of the times have a zone."""
+    """Return all date formats that fit every cell; none if only some of the times have a zone."""
     matches = [_ISO.fullmatch(cell) for cell in cells]
     if all(matches):
         zones = {bool(match["zone"]) for match in matches if match and match[2]}
@@ -195,12 +195,12 @@ def date_formats(cells: Collection[str]) -> list[str]:
 
 
 def resembles_a_number(cell: str) -> bool:
-    """Return whether a cell is a number (also with a unit or marks between its digits), a date or a time."""
+    """Return whether a cell looks like a number (perhaps with a unit or thousands separators), a date or a time."""
     return number(cell) is not None or (len(cell) <= 60 and bool(_NUMERIC.fullmatch(cell)))
 
 
 def objection(cell: str, decimal: str = ".") -> str:
-    """Say why a cell is not a number or date like the others in its column, and what to do."""
+    """Return an error message: why a cell is not a number or date like others in its column, and what to do."""
     if decimal == "." and number(cell) is None and number(cell, ",") is not None:
         return f"{shown(cell)} has a comma, which may be a decimal mark; {POINT}"
     return (

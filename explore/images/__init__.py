@@ -1,4 +1,4 @@
-"""Sets of images with classes; a new set is one new file here."""
+"""Image classification data sets. To add a data set, add a file to `explore/images/sets`."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ __all__ = ["Images", "load", "read", "read_inputs"]
 
 
 def load(name: str, folder: Path | None = None) -> Images:
-    """Load a benchmark set by its name in `explore list images`; see `explore.data.load`.
+    """Load a benchmark image set by its name in `explore list images`; see `explore.data.load`.
 
-    In the folder it is `mnist/train-images-idx3-ubyte.gz` or `cifar10/test.npz`.
+    The folder has files such as `mnist/train-images-idx3-ubyte.gz` or `cifar10/test.npz`.
     """
     images: Images = fetched("images", name, folder, Images)
     return images

@@ -1,4 +1,4 @@
-"""An image data set, in memory or in files that are decoded on demand."""
+"""Image data sets, in memory or in files that are decoded on demand."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from explore.core.errors import InputError, shown
 from explore.core.files import check_regular
 from explore.data import packed
 
-MOST = 16384  # pixels a side
-ORIENTATION = 0x0112  # the tag; from 5 on height and width are exchanged
-CHUNK = 256  # images that are decoded together
-COUNTED = 10_000  # images at most whose values are counted for the moments of a set
+MOST = 16384  # largest height or width, in pixels
+ORIENTATION = 0x0112  # the EXIF tag; values from 5 on swap height and width
+CHUNK = 256  # images to decode at a time
+COUNTED = 10_000  # most images in files to use for `Images.moments`
 
 
 class Images(NamedTuple):
-    """Images for training and for testing, as bytes, in the order of their files."""
+    """A data set of training and test images, as bytes, in file order."""
 
     name: str
     x: Any  # uint8 [N, channels, height, width]: an array, or `ImageFiles`
     y: np.ndarray  # int64 [N] class indices
-    test_x: Any  # perhaps none
+    test_x: Any  # like x; may be empty
     test_y: np.ndarray
     classes: tuple[str, ...]  # the name of each class index
-    augmentation: str = "none"  # the usual one: "none", "crop" or "crop-flip"
+    augmentation: str = "none"  # the usual augmentation: "none", "crop" or "crop-flip"
     note: str = ""  # sentences on skipped files
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width."""
+        """Shape of an image: (channels, height, width)."""
         _, channels, height, width = self.x.shape
         return channels, height, width
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation (1 if constant) of each channel of the training images, in [0, 255].
+        """Return the mean and standard deviation (1 if constant) of each channel of the training images, in [0, 255].
 
-        Of images in files at most 10,000 are used, at equal distances.
+        For images in files, at most 10,000 are used, evenly spaced.
         """
         x = self.x
         chunks = x.chunks(range(0, len(x), -(-len(x) // COUNTED))) if isinstance(x, ImageFiles) else [x]
-        # Each of the 256 values is counted: a sum would need numbers eight times as long.
+        # Count each of the 256 values: summing would need a copy of the images in float64, eight times as large.
         counts = np.sum(
             [[np.bincount(chunk[:, c].ravel(), minlength=256) for c in range(chunk.shape[1])] for chunk in chunks], 0
         )
@@ -66,7 +66,7 @@ class Images(NamedTuple):
 
 @contextmanager
 def opened(file: Path) -> Iterator[Image.Image]:
-    """Open an image without decoding it; refuse more than 8 bits a channel, except for 16-bit grey."""
+    """Open an image without decoding it; raise InputError for over 8 bits per channel, except 16-bit grey."""
     try:
         check_regular(file)
         with Image.open(file) as image:
@@ -85,9 +85,9 @@ def opened(file: Path) -> Iterator[Image.Image]:
 
 
 def decoded(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.ndarray, "C H W"]:
-    """Decode an image to bytes, scaled and cut to these sides if any.
+    """Decode an image to bytes; scale and crop it to `sides` (height, width), if given.
 
-    Of 16-bit grey values the upper eight bits are kept, and transparent parts are laid on white.
+    Keep the upper eight bits of 16-bit grey values, and place transparent images on white.
     """
     with opened(file) as image:
         plain = ImageOps.exif_transpose(image)
@@ -102,7 +102,7 @@ def decoded(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.n
 
 
 def inspected(file: Path) -> tuple[tuple[int, int], str]:
-    """Return height and width of an image, and how it is converted, without decoding it."""
+    """Return (height, width) of an image and its conversion ("deep", "transparent" or ""), without decoding it."""
     with opened(file) as image:
         (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
         conversion = "deep" if image.mode.startswith("I") else "transparent" if image.has_transparency_data else ""
@@ -110,13 +110,13 @@ def inspected(file: Path) -> tuple[tuple[int, int], str]:
 
 
 class ImageFiles:
-    """Images in files, as an array uint8 [N, channels, height, width] that threads decode on demand.
+    """Images in files, as an array-like uint8 [N, channels, height, width]; threads decode images on demand.
 
     Args:
-        files: of the images.
-        sides: height and width to scale and cut the images to; None: all have the size of the first.
-        grey: whether the images are read in one channel.
-        shape: channels, height and width; None: as in the first image.
+        files: the image files.
+        sides: (height, width) to scale and crop the images to; None: all have the size of the first.
+        grey: whether to read the images as greyscale, with one channel.
+        shape: (channels, height, width); None: that of the first image.
     """
 
     dtype = np.dtype(np.uint8)
@@ -128,7 +128,7 @@ class ImageFiles:
         self.files, self._sides, self._grey = files, sides, grey
         one = decoded(files[0], sides, grey).shape if shape is None else shape
         self.shape: tuple[int, ...] = (len(files), *one)
-        self.nbytes = math.prod(self.shape)  # of all images in memory
+        self.nbytes = math.prod(self.shape)  # size of all images when decoded
         self._coming: dict[int, Future[np.ndarray]] = {}
 
     def __len__(self) -> int:
@@ -139,7 +139,7 @@ class ImageFiles:
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
     def check(self) -> Counter[str]:
-        """Refuse files that are not images or, without `sides`, differ in size; count the images by conversion."""
+        """Count images by conversion; raise InputError if a file is not an image or (without `sides`) sizes differ."""
         conversions: Counter[str] = Counter()
         for file, (sides, conversion) in zip(self.files, self._threads.map(inspected, self.files), strict=True):
             conversions[conversion] += 1
@@ -149,14 +149,14 @@ class ImageFiles:
         return conversions
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
-        """Start to decode the images needed next, and cancel all others."""
+        """Start decoding the images at indices `points`, which are needed next; cancel all others."""
         wanted = dict.fromkeys(self._numbers(points).flatten().tolist())
         for i in self._coming.keys() - wanted.keys():
             self._coming.pop(i).cancel()
         self._start(wanted)
 
     def __getitem__(self, points: slice | Int[np.ndarray, "..."]) -> UInt8[np.ndarray, "... C H W"]:
-        """Decode a slice, or images by their numbers in an array of any shape."""
+        """Return the decoded images for a slice, or for an index array of any shape."""
         numbers = self._numbers(points)
         order = numbers.flatten().tolist()
         self._start(order)
@@ -164,14 +164,14 @@ class ImageFiles:
         return np.array([images[i] for i in order], np.uint8).reshape(*numbers.shape, *self.shape[1:])
 
     def loaded(self) -> UInt8[np.ndarray, "N C H W"]:
-        """Return all images, in memory."""
+        """Decode all images into one array."""
         whole, done = np.empty(self.shape, np.uint8), 0
         for chunk in self.chunks(range(len(self))):
             whole[done : (done := done + len(chunk))] = chunk
         return whole
 
     def chunks(self, points: Sequence[int]) -> Iterator[UInt8[np.ndarray, "n C H W"]]:
-        """Yield images, a few at a time."""
+        """Yield the images at indices `points` in chunks of up to 256."""
         for i in range(0, len(points), CHUNK):
             self.ahead(np.array(points[i : i + 2 * CHUNK]))
             yield self[np.array(points[i : i + CHUNK])]

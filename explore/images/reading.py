@@ -1,4 +1,4 @@
-"""The user's images: a folder with one sub-folder per class, or an .npz file."""
+"""Readers for user images: a folder with one sub-folder per class, or an .npz file."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from explore.core.errors import InputError, counted, listed, one_of
 from explore.data import packed
 from explore.images.base import ImageFiles, Images
 
-PARTS = ("train", "test", "val")  # folders; one of the last two
+PARTS = ("train", "test", "val")  # folder names; for the test images, one of the last two
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 NO_IMAGE = f"no images ({', '.join(ENDINGS)}) in"
-SHARE = 0.25  # of the memory that the images of a folder may take
+SHARE = 0.25  # share of memory; larger image folders are decoded on demand
 ARRAYS = ("x", "y", "test_x", "test_y")
 
 
 def read(path: Path, size: int | None = None, grey: bool = False, stream: bool | None = False) -> Images:
-    """Read a set of images.
+    """Read an image data set from a folder or an .npz file.
 
     Args:
-        path: a folder `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or an .npz file with `x` and `test_x`,
-            uint8 [images, height, width] or with 1 or 3 channels last, `y` and `test_y`, numbers or names of classes.
-            The test images may be missing; a folder without them may be `CLASS/IMAGE`. Hidden files are ignored.
-        size: side in pixels of the squares that images of a folder are scaled and cut to; None: all have one size.
-        grey: whether the images of a folder are read in one channel.
-        stream: whether the images of a folder are decoded on demand; None: if all of them would take more than a
+        path: a folder with `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or only `CLASS/IMAGE` without test
+            images. Hidden files are ignored. Or an .npz file with `x` and `test_x`, uint8 [images, height, width] or
+            with 1 or 3 channels last, and `y` and `test_y`, class numbers or names. Test images may be missing.
+        size: for folders, scale and crop images to squares with this side in pixels; None: all have the same size.
+        grey: for folders, whether to read images as greyscale, with one channel.
+        stream: for folders, whether to decode images on demand; None: only if all images would take more than a
             quarter of the memory.
 
     Raises:
@@ -55,15 +55,15 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
 
 
 class Inputs(NamedTuple):
-    """Images without classes."""
+    """Images to predict, without classes."""
 
     names: list[str]
     x: np.ndarray  # uint8 [N, channels, height, width]
-    note: str  # on ignored files and converted images
+    note: str  # sentences on ignored files and converted images
 
 
 def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
-    """Read images to predict, of these channels, height and width: one image, a folder, or `x` of an .npz file."""
+    """Read images to predict, of shape (channels, height, width): one image, a folder, or `x` in an .npz file."""
     if path.suffix.lower() == ".npz":
         arrays, unused = packed.arrays(path, ("x",))
         if not arrays:
@@ -107,7 +107,7 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the folders of the training images and, if there are any, the test images."""
+    """Return the folder of the training images and, if there is one, that of the test images."""
     train, test, val = (path / name for name in PARTS)
     if train.is_dir():
         return [train, *[part for part in (test, val) if part.is_dir()][:1]]
@@ -119,7 +119,7 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int]:
-    """Return the images of a part, their class indices [N], and the number of other files."""
+    """Return the image files in a folder, their class indices [N], and the number of ignored files."""
     every, index = sorted(_files(folder)), {name: i for i, name in enumerate(classes)}
     files = [file for file in every if file.suffix.lower() in ENDINGS and file.parent != folder]
     names = [file.relative_to(folder).parts[0] for file in files]
@@ -131,7 +131,7 @@ def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int
 
 
 def _note(path: Path, count: int, conversions: Counter[str], place: str = "") -> str:
-    """Describe ignored files and converted images."""
+    """Return sentences on ignored files and converted images; "" if there are none."""
     endings = f"endings other than {', '.join(ENDINGS)}{place}"
     deep, clear = conversions["deep"], conversions["transparent"]
     depth = "by their upper 8; rescale them first if they use a smaller range"
@@ -148,7 +148,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield all files except hidden ones and those in hidden folders; links are followed, each folder once."""
+    """Yield all files, except hidden ones and those in hidden folders; follow links, but visit each folder once."""
     visited = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
@@ -179,7 +179,7 @@ def _arrays(path: Path) -> Images:
 
 
 def _pixels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Return images [N, channels, height, width], which have their channels last in a file, or none."""
+    """Return an array of images as [N, channels, height, width]; in the file, channels are last or missing."""
     x = arrays[key]
     if x.dtype != np.uint8 or not (x.ndim == 3 or x.ndim == 4 and x.shape[3] in (1, 3)):
         shape = f"{key} of {path} is {x.dtype} {list(x.shape)}"
@@ -188,12 +188,12 @@ def _pixels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _labels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> list[Any]:
-    """Return a number or a text for each image."""
+    """Return the class of each image, a number or a string."""
     y = arrays[key]
     if y.ndim != 1 or y.dtype.kind not in "biufUS":
         raise InputError(f"{key} of {path} is {y.dtype} {list(y.shape)}; it must be [images] of numbers or text")
     if y.dtype.kind == "f" and not (np.abs(y) < 2**53).all():
         raise InputError(f"{key} of {path} has labels that are missing, infinite or rounded (2^53 or more)")
     labels = (np.char.decode(y, "utf-8", "backslashreplace") if y.dtype.kind == "S" else y).tolist()
-    # Tables hold whole numbers as floats where one is missing.
+    # Data frames store whole numbers as floats if one is missing.
     return [int(label) if isinstance(label, float) and label.is_integer() else label for label in labels]

@@ -1,4 +1,4 @@
-"""Sources of the benchmark sets: a local folder, else a download, each file with its checksum."""
+"""Sources of the benchmark image sets: a local folder or a download. All files are checked by SHA-256."""
 
 import io
 import tarfile
@@ -12,26 +12,26 @@ from explore.data import packed
 from explore.data.source import checked, download, local
 from explore.images.base import Images
 
-LIMIT = 256 * packed.MIB  # of a download, packed and unpacked
+LIMIT = 256 * packed.MIB  # most bytes of a download, packed and unpacked
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 
 class Idx(NamedTuple):
-    """A set in the format of MNIST: called with a folder, it is read from there or downloaded."""
+    """An image set in the format of MNIST. Calling it reads the set from a folder, or else downloads it."""
 
-    name: str  # and of the folder of local files
+    name: str  # also the name of the folder of local files
     description: str  # for `explore list images`
     classes: tuple[str, ...]
-    url: str  # of the folder with the downloads
+    url: str  # the folder with the downloads
     sha256: Mapping[str, str]  # of each unpacked file: images and classes for training, then for testing
 
     def __call__(self, folder: Path | None = None) -> Images:
-        """Read or download the set; an unexpected file raises InputError, a failed download OSError."""
+        """Read or download the set; raise InputError for unexpected content, OSError if the download fails."""
         x, y, test_x, test_y = (self._array(file, folder) for file in self.sha256)
         return Images(self.name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), self.classes)
 
     def _array(self, file: str, folder: Path | None) -> np.ndarray:
-        """Read an idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, and the bytes."""
+        """Read an idx file: two zero bytes, the type (8: bytes), the number of axes, the axis lengths, the values."""
         path = local(f"{self.name}/{file}.gz", folder)
         path = path or download(f"{self.url}/{file}.gz", f"{self.name}-{file}.gz")
         content = checked(packed.read(path, LIMIT), self.sha256[file], path)
@@ -40,20 +40,20 @@ class Idx(NamedTuple):
 
 
 class Cifar(NamedTuple):
-    """A set in the binary format of CIFAR: for each image `labels` bytes and its pixels; else as `Idx`."""
+    """An image set in the binary format of CIFAR: per image, `labels` bytes, then its pixels. Use it like `Idx`."""
 
     name: str
     description: str
-    classes: str  # with blanks between them
-    archive: str  # its name on the publisher's page
+    classes: str  # names, separated by blanks
+    archive: str  # file name on the publisher's page
     sha256: str  # of the archive
-    labels: int  # bytes before an image; the last of them is its class
-    files: tuple[str, ...]  # in the archive: those for training, then the one for testing
-    # Local files in place of the archive, `x` [N, height, width, channels] and `y`: name -> sha256.
+    labels: int  # number of label bytes per image; the last one is the class
+    files: tuple[str, ...]  # files in the archive: training files, then the test file
+    # Local .npz files that replace the archive, with `x` [N, height, width, channels] and `y`: name -> SHA-256.
     shards: Mapping[str, str] = {}
 
     def __call__(self, folder: Path | None = None) -> Images:
-        """See `Idx`."""
+        """Read or download the set; raise InputError for unexpected content, OSError if the download fails."""
         paths = {local(f"{self.name}/{file}", folder): sha256 for file, sha256 in self.shards.items()}
         parts = [_shard(path, sha256) for path, sha256 in paths.items() if path]
         if not parts or None in paths:

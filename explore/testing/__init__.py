@@ -1,11 +1,11 @@
-"""Tests that every plug-in must pass, in this package and in others; pytest collects them.
+"""Pytest suites that every plug-in must pass, in this package and in others.
 
     from explore.testing import check_posterior
     from mypackage import IVON
 
     test_ivon = check_posterior(IVON)
 
-It needs the extra `testing`, and nothing else in `explore` imports it.
+Requires the extra `testing`. Nothing else in `explore` imports this package.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-# pytest shows what is compared beside the checks' messages.
+# Lets pytest show the compared values next to the messages of the checks.
 PARTS = ("datasets", "density", "likelihoods", "rules", "subject", "suite", "updates", "values")
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 from explore import registry  # noqa: E402
-from explore.testing import datasets, density, likelihoods, rules, updates, values  # noqa: E402, F401 (some add checks)
+from explore.testing import datasets, density, likelihoods, rules, updates, values  # noqa: E402, F401 (importing some adds checks)
 from explore.testing.subject import Subject  # noqa: E402
 
 __all__ = ["check_acquisition", "check_dataset", "check_likelihood", "check_posterior"]
@@ -33,8 +33,8 @@ def check_posterior(
 
     Args:
         posteriors: classes, or names from `explore list posteriors`.
-        contract: what the checks must know, see `Contract`; None: `CONTRACT` in the posterior's file.
-        members: 1 tests the posterior alone, k > 1 a mixture of k fits.
+        contract: facts that the checks need, see `Contract`; None: `CONTRACT` in the posterior's file.
+        members: 1 tests the posterior itself; k > 1, a mixture of k fits.
     """
     suffix = f"-members-{members}" if members > 1 else ""
     named = _named("posteriors", posteriors)
@@ -42,11 +42,11 @@ def check_posterior(
 
 
 def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable[..., None]:
-    """Build a pytest test of likelihoods: their parts must agree with each other and with their samples.
+    """Build a pytest test that the methods of likelihoods agree with each other and with samples.
 
     Args:
         likelihoods_: instances, classes or names from `explore list likelihoods`.
-        outputs: of the net; None: 3, or 1 where a likelihood refuses 3.
+        outputs: number of outputs of the network; None: 3, or 1 if a likelihood does not accept 3.
     """
     loaded = [(one, registry.find("likelihoods", one) if isinstance(one, str) else one) for one in likelihoods_]
     return likelihoods.LIKELIHOODS.test(
@@ -56,18 +56,18 @@ def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable
 
 
 def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
-    """Build a pytest test of acquisition rules, with every kind of targets that a rule accepts.
+    """Build a pytest test of acquisition rules, for each type of targets that a rule accepts.
 
     Args:
-        acquisitions: functions, frozen dataclasses or their instances, or names from `explore list acquisitions`.
+        acquisitions: functions, frozen dataclasses, instances of these, or names from `explore list acquisitions`.
     """
     loaded = (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions)
-    built = [rule() if isinstance(rule, type) else rule for rule in loaded]  # a class with its defaults
+    built = [rule() if isinstance(rule, type) else rule for rule in loaded]  # for a class, use its defaults
     return rules.RULES.test(subject for rule in built for subject in rules.subjects(rule))
 
 
 def check_dataset(*datasets_: Any) -> Callable[..., None]:
-    """Build a pytest test of data sets; sets that are not available offline are skipped.
+    """Build a pytest test of data sets; skip sets that are not available offline.
 
     Args:
         datasets_: functions, or names from `explore list datasets`.

@@ -1,4 +1,4 @@
-"""Requirements on data sets."""
+"""Checks for data sets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DATASETS = Suite()
 
 
 class DatasetSubject:
-    """A data set under test: its name in messages, and the function that loads it."""
+    """A data set under test: its name for messages, and the function that loads it."""
 
     def __init__(self, name: str, function: Callable[..., Dataset]):
         self.name, self.function = name, function
 
     @functools.cached_property
     def declared(self) -> tuple[int, int, str]:
-        """N, D and the task, from the end of its description or of its file's first docstring line."""
+        """(N, D, task), as stated at the end of its description, or of the first line of its module docstring."""
         module = sys.modules[self.function.__module__]
         description = getattr(self.function, "description", module.__doc__ or "").split("\n")[0]
         match = re.search(r"\((\d+) x (\d+), (regression|classification)\)\.?$", description)
@@ -33,7 +33,7 @@ class DatasetSubject:
         return int(match[1]), int(match[2]), match[3]
 
     def load(self) -> Dataset:
-        """Return the set, if it is available offline."""
+        """Load the data set; skip the test if it is not available offline."""
 
         def refuse(*_: Any) -> bytes:
             pytest.skip(f"{self.name} is not in EXPLORE_DATA_DIR")

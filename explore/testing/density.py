@@ -1,4 +1,4 @@
-"""Requirements on posteriors with a density: the density, its consequences, the bound, the information gain."""
+"""Checks for posteriors with a density: samples, KL divergences, learned priors, exact models, information gain."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def samples_follow_the_stated_density(subject: Subject) -> None:
     # E[d log q / dw] = 0 and E[w d log q / dw^T] = -1, by integration by parts.
     posterior, state, _ = subject.trained()
     n = 30_000 if subject.gaussian else 100_000
-    # Of a density over weights the nets' samples, which the entropy compares with those of the coordinates.
+    # For a density over weights, use samples of the weights; `expect_entropy` uses samples of the coordinates.
     over_weights = getattr(posterior, "over_weights", False)
     draw = posterior.sample if over_weights else posterior.sample_coordinates
     points = oracles.flat(draw(state, n, seeded(6))[: len(posterior.coordinates)])
     score = oracles.slope(posterior, state, points)
     points = points - points.mean(1, keepdim=True)
     second = torch.einsum("rsv,rsw->rvw", points, score) / n + torch.eye(points.shape[2], dtype=points.dtype)
-    limit = torch.einsum("rv,rw->rvw", points.std(1), score.std(1))  # of independent factors; 8 of a dependent pair
+    limit = torch.einsum("rv,rw->rvw", points.std(1), score.std(1))  # exact for independent factors, so 8 below
     assert (score.mean(1).abs() < 5 * score.std(1) / n**0.5).all(), "the mean of samples differs from `log_prob`"
     assert (second.abs() < 8 * limit / n**0.5).all(), "samples are wider or narrower than `log_prob`"
     expect_entropy(subject, posterior, state, 100_000, seeded(7), "in double precision")
@@ -64,7 +64,7 @@ def density_equals_the_dense_gaussian(subject: Subject, net: str) -> None:
     settings = {**subject.variant(net), "likelihood": KNOWN_NOISE, "kl_weight": 0.7, "prior_variance": 0.6}
     posterior, old, batch = subject.trained(**settings)
     new = train(posterior, old, batch, seeded(7))
-    old = old._replace(common=old.common._replace(n_data=1.5 * old.common.n_data))  # the scale may depend on N
+    old = old._replace(common=old.common._replace(n_data=1.5 * old.common.n_data))  # the density may depend on N
     (mean, covariance), (mean0, covariance0) = (oracles.implied_gaussian(posterior, s, R) for s in (new, old))
     q = oracles.normal(mean, covariance)
     samples = posterior.sample_coordinates(new, 4, seeded(6))
@@ -92,10 +92,10 @@ def density_equals_the_dense_gaussian(subject: Subject, net: str) -> None:
 
 
 def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, covariance: Tensor) -> None:
-    """Compare products with the covariance over weights with those of the dense matrix."""
+    """Assert that products with the weight covariance equal those with the dense matrix."""
 
     def output(weights: Tensor, x: Tensor) -> Tensor:
-        """The outputs [O] of one net at one input."""
+        """Return the outputs [O] of one network at one input."""
         layers = oracles.unflat(weights[None, None], MLP.shapes)
         return MLP.output(layers, x[None, None])[0, 0, 0]
 
@@ -104,7 +104,7 @@ def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, c
     products = oracles.flat(posterior.solve(state, oracles.unflat(v, MLP.shapes)))
     assert_close(products, v @ covariance, "`solve`")
 
-    # Gradients at the very samples that `quad` draws.
+    # Gradients at the same samples that `quad` uses.
     weights = posterior.sample(state, posterior.gain_samples, seeded(2))
     score = (batch.y.unsqueeze(1) - MLP.output(weights, batch.x)) / 0.25
     g = torch.einsum("rsbo,rsbow->rsbw", score, jacobians(oracles.flat(weights), batch.x)).mean(1)
@@ -139,7 +139,7 @@ def updates_follow_a_learned_prior(subject: Subject, net: str) -> None:
 
 
 def linear_data(rng: Rng, orthogonal: bool = False, slope: float = 1.0) -> Batch:
-    """Return 24 examples of a line in three inputs, with noise 0.5; `orthogonal`: inputs and bias at right angles."""
+    """Return 24 examples of a linear function of 3 inputs, noise 0.5; `orthogonal`: inputs and bias are orthogonal."""
     x = rng.normal(1, 24, 3)
     if orthogonal:
         x = torch.linalg.qr(torch.cat([torch.ones(1, 24, 1), x], 2).double())[0][:, :, 1:] * 3
@@ -159,7 +159,7 @@ def a_linear_model_is_bayesian_linear_regression(subject: Subject) -> None:
     batch = Batch(*map(torch.cat, zip(linear_data(rng), linear_data(rng, orthogonal=True), strict=True)))
     exact_mean, exact_covariance = oracles.ridge(*batch, 0.5, 0.8)
     for moment, settings in linear:
-        first = {"covariance": 0, "diagonal": 1, "mean": 2}  # replica of which the covariance is exact
+        first = {"covariance": 0, "diagonal": 1, "mean": 2}  # first replica with exact covariance
         assert moment in first, f'"linear" may be {", ".join(first)}; got {moment!r}'
         arguments = {"likelihood": KNOWN_NOISE, "prior_variance": 0.8, **settings}
         posterior, rng = subject.make(net=Net(nn.Linear(3, 1)), **arguments), Matched(3, dtype=torch.float64)
@@ -177,7 +177,7 @@ def _has_no_exact_covariance(subject: Subject) -> bool:
 
 @POSTERIORS.check(of=_has_no_exact_covariance)
 def a_linear_model_is_bayesian_linear_regression_on_average(subject: Subject) -> None:
-    # Half of the precision is the prior's, so that a wrong pull or variance of either shows.
+    # Likelihood and prior contribute about equally to the precision, so that errors in either one show.
     lively = {**subject.contract.lively, **step_size(subject, 0.05)}
     allowed: dict[str, Any] = {"mean": 0.25, "variance": 1.5, "settings": lively, **subject.contract.average}
     arguments = {**allowed["settings"], "likelihood": KNOWN_NOISE, "prior_variance": 0.03}
@@ -218,16 +218,16 @@ def gain_is_one_number_an_example_that_grows_with_the_square_of_its_step(subject
 
 @POSTERIORS.check(of=INFORMATIVE)
 def gain_falls_when_a_transition_repeats(subject: Subject) -> None:
-    # Of a linear net, which has one answer. Of others the gain of a point depends on the features that training came
-    # to, and differs between sound runs by more than what is asked for here.
+    # A linear network has a unique solution. In other networks, the gain of a point depends on the learned features,
+    # and varies between correct runs by more than the tolerance below.
     settings = {"likelihood": KNOWN_NOISE, **step_size(subject)}
     posterior, state, batch = subject.trained(net=NETS["linear"], steps=30, **settings)
-    x, y = (torch.full((R, 1, n), 4.0, dtype=torch.float64) for n in (2, 3))  # four deviations from the other inputs
+    x, y = (torch.full((R, 1, n), 4.0, dtype=torch.float64) for n in (2, 3))  # 4 standard deviations off
     both = Batch(torch.cat([batch.x, x], 1), torch.cat([batch.y, y], 1))
     with_it, without = (
         posterior.gain(train(posterior, state, b, seeded(3), 200), Batch(x, y), seeded(2)) for b in (both, batch)
     )
-    share = (with_it / without).max()  # exact inference leaves 0.001 to 0.01
+    share = (with_it / without).max()  # 0.001 to 0.01 for exact inference
     assert share < 0.2, (
         f"after 200 updates with a transition, its `gain` is {share:.2f} times the gain after 200 updates "
         "without it, but at most 0.2 is allowed. `gain` must fall with the residual and the variance of the state. If "

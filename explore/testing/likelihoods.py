@@ -1,4 +1,4 @@
-"""Requirements on likelihoods: their parts agree with each other and with their samples."""
+"""Checks for likelihoods: their methods agree with each other and with samples."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LIKELIHOODS = Suite()
 R, S, B = 2, 3, 4
 DRAWS = 4_000
 LEVELS = (0.01, 0.2, 0.5, 0.9, 0.999)
-N = 30.0  # examples that the noise is learnt from
+N = 30.0  # number of examples for the noise updates
 
 
 class LikelihoodSubject:
-    """A likelihood under test, with outputs, noise and targets.
+    """A likelihood under test, with network outputs, noise and targets.
 
     Args:
-        likelihood: with its settings.
-        outputs: of the net; None: 3, or 1 where it refuses 3.
-        name: of the test; by default its representation.
+        likelihood: an instance.
+        outputs: number of network outputs; None: 3, or 1 if the likelihood does not accept 3.
+        name: name of the test; by default, the likelihood's `repr`.
     """
 
     def __init__(self, likelihood: Any, outputs: int | None = None, name: Any = ""):
@@ -42,44 +42,44 @@ class LikelihoodSubject:
 
     @cached_property
     def start(self) -> Any:
-        """The noise's prior."""
+        """The prior of the noise."""
         return self.likelihood.init(self.outputs, R, Rng(3, dtype=torch.float64))
 
     @cached_property
     def data(self) -> Tensor:
-        """Targets with a sample axis of 1, as in data."""
+        """Targets, with a sample axis of length 1, as in training data."""
         return self.likelihood.sample(
             self.likelihood.expected(self.start), self.out[:, :1], Rng(4, dtype=torch.float64)
         )
 
     @cached_property
     def learned(self) -> Any:
-        """The noise's posterior."""
+        """The posterior of the noise, given `data`."""
         return self.settled(self.out)
 
     def settled(self, out: Tensor) -> Any:
-        """Return the noise's posterior after updates on the same batch until convergence."""
+        """Update the noise on outputs `out` and `data` until it converges; return its posterior."""
         phi, before = self.start, None
         for _ in range(3000):
-            if phi is before:  # there is nothing to learn
+            if phi is before:  # the noise has no parameters
                 break
             before, phi = phi, self.likelihood.update(phi, out, self.data, N, 1.0)
         return phi
 
     @cached_property
     def noise(self) -> Any:
-        """Samples of the learned noise."""
+        """Samples of the noise from its posterior."""
         return self.likelihood.sample_noise(self.learned, S, Rng(2, dtype=torch.float64))
 
     @cached_property
     def drawn(self) -> tuple[Tensor, Tensor]:
-        """Repeated outputs, and a target drawn at each: [R, S, B * DRAWS, ...]."""
+        """Outputs, repeated DRAWS times, and a target sampled for each: [R, S, B * DRAWS, ...]."""
         out = self.out.repeat_interleave(DRAWS, 2)
         return out, self.likelihood.sample(self.noise, out, Rng(5, dtype=torch.float64))
 
     @property
     def counts(self) -> bool:
-        """Whether targets are whole numbers."""
+        """Whether targets are integers."""
         return bool((self.drawn[1] == self.drawn[1].round()).all())
 
 
@@ -92,7 +92,7 @@ def _near(actual: Tensor, expected: Tensor, quantity: str, rtol: float = 1e-5, a
 
 
 def _frequent(events: Tensor, p: Tensor, quantity: str) -> None:
-    """Assert that events [R, S, B, DRAWS, ...] come as often as they are probable."""
+    """Assert that the frequencies of events [R, S, B, DRAWS, ...] agree with their probabilities p."""
     error = (events.double().mean(3) - p).abs()
     assert bool((error <= 6 * (p * (1 - p) / DRAWS).sqrt() + 1e-9).all()), quantity
 
@@ -102,7 +102,7 @@ def has_every_part_with_the_shapes_of_the_protocol(subject: LikelihoodSubject) -
     likelihood, out, noise, y = subject.likelihood, subject.out, subject.noise, subject.data
     protocols.check_likelihood(likelihood)
     for name, one in protocols.PARTS.items():
-        if one.classes == likelihood.discrete and name != "scaled_noise":  # without which it is not calibrated
+        if one.classes == likelihood.discrete and name != "scaled_noise":  # optional; used for calibration only
             protocols.find_part(likelihood, name)
     if dataclasses.is_dataclass(likelihood):
         expect_defaults(type(likelihood))
@@ -134,7 +134,7 @@ def replicas_know_nothing_of_each_other(subject: LikelihoodSubject) -> None:
     likelihood, every = subject.likelihood, (subject.learned, subject.noise, subject.out, subject.data)
 
     def values(arguments: tuple[Any, ...], weight: Any) -> dict[str, Any]:
-        """The values of one or all replicas."""
+        """Return the results of the methods, for one or all replicas."""
         phi, noise, out, y = arguments
         named = {name: getattr(likelihood, name)(noise, out, y) for name in ("log_prob", "score")}
         named["fisher_root"] = likelihood.fisher_root(noise, out).transpose(0, 1)
@@ -236,7 +236,7 @@ def noise_settles_where_the_bound_is_higher(subject: LikelihoodSubject) -> None:
     _near(start, torch.zeros_like(start), "the divergence of the prior from itself")
     assert bool((end >= -1e-9).all()), "a divergence is not negative"
 
-    centre = out.mean(1, keepdim=True)  # at one sample, so that the bound is of the noise alone
+    centre = out.mean(1, keepdim=True)  # a single sample, so that the ELBO depends on the noise only
 
     def bound(phi: Any) -> Tensor:
         noise = likelihood.sample_noise(phi, 1000, Rng(6, dtype=torch.float64))

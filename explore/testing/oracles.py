@@ -1,4 +1,4 @@
-"""Dense Gaussians, and streams of numbers that make tests exact."""
+"""Exact references for tests: dense Gaussians, and random streams that remove sampling error."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from explore.core.shapes import unflatten as unflat
 
 
 def normal(mean: Tensor, covariance: Tensor) -> torch.distributions.MultivariateNormal:
-    """N(mean, covariance)."""
+    """Return the distribution N(mean, covariance)."""
     return torch.distributions.MultivariateNormal(mean, covariance)
 
 
 def kl(mean: Tensor, covariance: Tensor, mean0: Tensor, covariance0: Tensor) -> Tensor:
-    """KL(N || N0)."""
+    """Return KL(N(mean, covariance) || N(mean0, covariance0))."""
     return torch.distributions.kl_divergence(normal(mean, covariance), normal(mean0, covariance0))
 
 
 def implied_gaussian(posterior: Any, state: State, replicas: int) -> tuple[Tensor, Tensor]:
-    """(mean [R, n], covariance [R, n, n]) over n coordinates of the Gaussian that `posterior.log_prob` is.
+    """Return (mean [R, n], covariance [R, n, n]) of the Gaussian that `posterior.log_prob` is, on n coordinates.
 
-    The gradient of a quadratic is linear: its values at 0 and at the unit vectors say everything.
+    The gradient of its log density is linear, so its values at 0 and at the unit vectors determine it.
     """
     n = sum(i * o for i, o in posterior.coordinates)
     points = torch.cat([torch.zeros(1, n), torch.eye(n)]).double().expand(replicas, -1, -1)
@@ -36,14 +36,14 @@ def implied_gaussian(posterior: Any, state: State, replicas: int) -> tuple[Tenso
 
 
 def slope(posterior: Any, state: State, points: Tensor) -> Tensor:
-    """The gradient [R, S, n] of `posterior.log_prob` at points [R, S, n]."""
+    """Return the gradient [R, S, n] of `posterior.log_prob` at points [R, S, n]."""
     points = points.clone().requires_grad_()
     log_prob = posterior.log_prob(state, unflat(points, posterior.coordinates))
     return torch.autograd.grad(log_prob.sum(), points)[0]
 
 
 def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tuple[Tensor, Tensor]:
-    """Bayesian linear regression of one output with a bias: mean [R, I] and covariance [R, I, I]."""
+    """Return mean [R, I] and covariance [R, I, I] of Bayesian linear regression of one output; I includes the bias."""
     a = torch.cat([x, torch.ones_like(x[..., :1])], -1)
     precision = a.mT @ a / noise_std**2 + torch.eye(a.shape[-1], dtype=a.dtype) / prior_variance
     covariance = torch.linalg.inv(precision)
@@ -51,7 +51,7 @@ def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tupl
 
 
 class Lone(Rng):
-    """The numbers that replica `replica` of `of` gets, for a run of that replica alone, or of its members."""
+    """A random stream for a run of one replica (or its members) alone: the numbers of replica `replica` of `of`."""
 
     def __init__(self, replica: int, of: int, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -63,9 +63,9 @@ class Lone(Rng):
 
 
 class Matched(Rng):
-    """Normal numbers with mean 0 and variance 1 over the sample axis, exactly.
+    """A random stream whose normal samples have exactly mean 0 and variance 1 over the sample axis.
 
-    A linear-Gaussian model sees no more of the noise than these two moments, so its fixed points become exact.
+    A linear-Gaussian model depends on the samples through these two moments only, so its fixed points become exact.
     """
 
     def normal(self, *shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Requirements on acquisition rules."""
+"""Checks for acquisition rules."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from explore.testing.suite import Suite, assert_close, assert_same_bits
 
 RULES = Suite()
 R, S, C = 3, 8, 12
-COUNTS = (3, 12, 9)  # candidates of each replica; the first has as many as are asked for at most
+COUNTS = (3, 12, 9)  # candidates of each replica; the first has only as many as the largest request
 OUTPUTS: tuple[tuple[Likelihood, int], ...] = ((Gaussian(), 2), (Gaussian(), 1), (Categorical(), 3), (Bernoulli(), 1))
 
 
 class RuleSubject:
-    """A rule under test, with a likelihood's targets and a net that it can predict."""
+    """An acquisition rule under test, with a likelihood, a network and a pool of candidates."""
 
     def __init__(self, rule: Acquisition, likelihood: Likelihood, outputs: int):
         self.name = f"{name_of(rule)}-{type(likelihood).__name__}-{outputs}"
@@ -45,7 +45,7 @@ class RuleSubject:
         self.labelled, self.uniform = Batch(rng.normal(R, 4, 2), targets), rng.uniform(R, C)
 
     def choice(self, k: int, part: slice = slice(None), pending: Tensor | None = None) -> Choice:
-        """Return the rule's choice of k points, or of its maximum, for all replicas or for one alone."""
+        """Return the rule's choice of k points (or its maximum, if lower) for the replicas in `part`; default: all."""
         rng = Rng(1, dtype=torch.float64) if part.start is None else Lone(part.start, R, 1, dtype=torch.float64)
         nets = self.predictor
         layers, noise = tree.part((nets.layers, nets.noise), part)
@@ -62,10 +62,10 @@ class RuleSubject:
 
 
 def subjects(rule: Acquisition) -> Iterator[RuleSubject]:
-    """Yield the rule with each kind of targets that it does not refuse.
+    """Yield a subject for each type of targets that the rule accepts.
 
     Raises:
-        AssertionError: where it refuses all of them.
+        AssertionError: if the rule accepts none of them.
     """
     refused = []
     for likelihood, outputs in OUTPUTS:

@@ -1,4 +1,4 @@
-"""A posterior under test: its declarations, how it is built, and how it is trained."""
+"""Posteriors under test: their declarations, and how to build and train them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from explore.testing.suite import expect_defaults
 
 R, N = 3, 12  # replicas and examples
 
-# Three outputs: of two, rotations are symmetric where they are squared, and would hide a transpose.
+# Three outputs: with two, squared rotations are symmetric, which would hide a missing transpose.
 MLP = Net(mlp(2, [4], 3).double())
 CONV = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)))
 NETS = {
@@ -46,24 +46,24 @@ NETS = {
     ),
     "dense-norm": Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))),
 }  # fmt: skip
-PARTS = {"convolutions": "conv", "norms": "dense-norm"}  # parts that a posterior may refuse, each with a net
+PARTS = {"convolutions": "conv", "norms": "dense-norm"}  # layer types that a posterior may reject, each with a network
 INTERVAL = re.compile(r"[\[(]-?(inf|[\d.e+-]+), ?-?(inf|[\d.e+-]+)[\])]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contract:
-    """Facts that checks need about a posterior: `CONTRACT`, a dictionary with these keys, beside `PRESETS`.
+    """Facts about a posterior that checks need: the keys of its dictionary `CONTRACT`, next to `PRESETS`.
 
     Args:
-        lively: settings at which three updates leave a mark on all that the posterior learns; by default its defaults.
-        forgetful: settings at which little is left of all but the last batches; by default the lively ones.
-        refuses: of "convolutions" and "norms" (batch normalisations) what it does not take, by an `InputError`.
-        linear: of a Gaussian posterior: what of Bayesian linear regression 600 updates reach to six digits, and the
-            settings for it, e.g. `[("covariance", {"lr": 0.2})]`. "covariance": the mean and the covariance;
-            "diagonal": the mean, and the covariance where that is diagonal; "mean": the mean. Several are all checked.
-        average: where `linear` has no covariance: the largest error of the density of a linear model, averaged over
-            updates. "mean": in deviations of the exact posterior, 0.25 by default; "variance": a factor, 1.5;
-            "settings": by default the lively ones with lr = 0.05.
+        lively: settings at which three updates visibly change everything that is learned; default: the class defaults.
+        forgetful: settings at which the state depends mostly on the last few batches; default: `lively`.
+        refuses: which of "convolutions" and "norms" (batch-norm layers) raise an `InputError`.
+        linear: for Gaussian posteriors: the moments of Bayesian linear regression that 600 updates reach to six digits,
+            with settings for that, e.g. `[("covariance", {"lr": 0.2})]`. "covariance": mean and covariance; "diagonal":
+            the mean, and the covariance if it is diagonal; "mean": the mean. All entries are checked.
+        average: for posteriors without a covariance in `linear`: the largest error on a linear model, averaged over
+            updates. "mean": in standard deviations of the exact posterior, default 0.25; "variance": a factor, default
+            1.5; "settings": default `lively` with lr = 0.05.
     """
 
     lively: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -77,27 +77,27 @@ class Subject:
     """A posterior class under test.
 
     Args:
-        name: of the class in messages.
+        name: the name of the class in messages.
         cls: the class.
-        contract: `CONTRACT`; None: the one that its file declares.
-        members: more than 1: mixtures of that size replace it.
+        contract: the contract as a dictionary; None: `CONTRACT` in the file of the class.
+        members: if above 1, test mixtures of that many fits.
 
     Attributes:
         informative: whether it has a `gain`.
         variational: whether it has a density.
-        gaussian: whether that is Gaussian.
+        gaussian: whether that density is Gaussian.
     """
 
     def __init__(self, name: str, cls: Any, contract: Mapping[str, Any] | None = None, members: int = 1):
         self.name, self.cls, self.members, self._declared = name, cls, members, contract
         self.informative = isinstance(cls, type) and issubclass(cls, Variational)
-        self.variational = self.informative and members == 1  # a mixture knows no more than its members' densities
+        self.variational = self.informative and members == 1  # a mixture only has the densities of its members
         self.gaussian = self.variational and issubclass(cls, GaussianPosterior)
         self._trained = functools.cache(self._train)
 
     @functools.cached_property
     def contract(self) -> Contract:
-        """The contract."""
+        """The contract, checked for unknown keys."""
         module = sys.modules[self.cls.__module__]
         declared = getattr(module, "CONTRACT", {}) if self._declared is None else self._declared
         allowed = [f.name for f in dataclasses.fields(Contract)]
@@ -108,15 +108,15 @@ class Subject:
         return contract
 
     def add(self, key: str, value: str) -> str:
-        """Return the advice to add a declaration."""
+        """Return the advice to add an entry to `CONTRACT`."""
         return f'add "{key}": {value} to CONTRACT in {sys.modules[self.cls.__module__].__file__}'
 
     def build(self, net: Net = MLP, likelihood: Any = None, **settings: Any) -> Any:
-        """Return the posterior with its lively settings."""
+        """Return the posterior with its `lively` settings, which `settings` override."""
         return self.make(net=net, likelihood=likelihood or Gaussian(), **{**self.contract.lively, **settings})
 
     def make(self, **arguments: Any) -> Any:
-        """Return the posterior; a setting that its class lacks is named."""
+        """Return the posterior with these arguments; assert that its class has all of them."""
         cls = self.cls
         assert "__dataclass_params__" in vars(cls) and cls.__dataclass_params__.frozen, (
             f"{self.name}: add @dataclass(frozen=True, kw_only=True) above class {cls.__name__}"
@@ -131,7 +131,7 @@ class Subject:
         return mixture(posterior, self.members) if self.members > 1 else posterior
 
     def _expect_defaults(self) -> None:
-        """Assert that the defaults work on a plain net, so that refusals concern other nets and settings."""
+        """Assert that the defaults work on a plain network; later errors are due to other settings or networks."""
         expect_defaults(self.cls, required=("net", "likelihood"))
         for key, interval in getattr(self.cls, "ranges", {}).items():
             assert INTERVAL.fullmatch(interval), (
@@ -147,12 +147,12 @@ class Subject:
             ) from None
 
     def has(self, setting: str) -> bool:
-        """Return whether there is a setting of this name."""
+        """Return whether the class has this setting."""
         return any(f.name == setting for f in dataclasses.fields(self.cls))
 
     @functools.cached_property
     def learns_prior(self) -> bool:
-        """Whether `prior_variance` may be "learned"; a refusal must name it."""
+        """Whether `prior_variance` may be "learned"; if not, the error must name `prior_variance`."""
         try:
             return self.has("prior_variance") and bool(self.build(prior_variance="learned"))
         except InputError as error:
@@ -160,9 +160,9 @@ class Subject:
             return False
 
     def variant(self, name: str) -> dict[str, Any]:
-        """Return the arguments of `build` for a net of `NETS` ("norm-adam": and a policy), or a "learned" prior.
+        """Return the arguments of `build` for a network in `NETS` ("norm-adam": with a policy), or a "learned" prior.
 
-        The check is skipped where the posterior refuses it.
+        If the posterior does not support it, skip the test.
         """
         net, _, policy = name.partition("-") if name.startswith("norm") else (name, "", "")
         if name == "learned":
@@ -177,7 +177,7 @@ class Subject:
         return {"net": NETS[net], **({"batch_norm": policy} if policy else {})}
 
     def trained(self, net: Net = MLP, likelihood: Any = None, steps: int = 3, **settings: Any) -> Any:
-        """Return (posterior, state, batch) after some updates, which changed it and left it uncertain."""
+        """Return (posterior, state, batch) after some updates; assert that these changed it and left it uncertain."""
         posterior, state, batch = self._trained(net, likelihood, steps, tuple(settings.items()))
         return posterior, *tree.map_tensors(torch.clone, (state, batch))
 
@@ -202,7 +202,7 @@ class Subject:
         return posterior, state, batch
 
     def expect_uncertain(self, posterior: Any, out: Tensor) -> None:
-        """Assert that the outputs of samples differ, unless the posterior is `certain`."""
+        """Assert that outputs vary between weight samples, unless the posterior is `certain`."""
         varies = (out - out[:, :1]).abs().amax((1, 2, 3)) > 1e-6 * out.abs().amax((1, 2, 3))
         assert posterior.certain or varies.all(), (
             f"{self.name}: after updates at progress 0 all networks of `sample` are the same. Updates must "
@@ -212,7 +212,7 @@ class Subject:
 
 
 def seeded(seed: int = 0, device: str = "cpu", kind: Callable[..., Any] = Rng) -> Any:
-    """Return a stream of double precision."""
+    """Return a random stream in double precision."""
     return kind(seed, device, torch.float64)
 
 
@@ -224,24 +224,24 @@ def data(net: Net = MLP, seed: int = 5, device: str = "cpu") -> Batch:
 
 
 def start(posterior: Any, n_data: float, replicas: int, rng: Rng) -> State:
-    """Return the initial state, checked."""
+    """Return the initial state, after a check of its structure."""
     return _checked(posterior, posterior.init(n_data, replicas, rng), replicas)
 
 
 def train(posterior: Any, state: State, batch: Batch, rng: Rng, steps: int = 3, ends: bool = False) -> State:
-    """Return the state after updates with one batch; `ends`: with a progress, which is 0 in endless training."""
+    """Return the state after updates on one batch. With `ends`, progress increases; otherwise it is 0, as online."""
     for i in range(steps):
         state, _ = posterior.update(state, batch, rng, i / steps if ends else 0.0)
     return _checked(posterior, state, len(state.common.alive))
 
 
 def finish(posterior: Any, state: State, batch: Batch) -> State:
-    """Return the state at the end of a fit."""
+    """Return the finalised state after a fit on one batch."""
     return _checked(posterior, posterior.finish(state, iter([batch]), seeded(10)), len(state.common.alive))
 
 
 def _checked(posterior: Any, state: State, replicas: int) -> State:
-    """Assert that a state consists of tensors whose first axis, if any, is R."""
+    """Assert that a state has only tensors, whose first axis (if any) is the replicas; return the state."""
     for path, leaf in _pytree.tree_leaves_with_path(state):
         where = f"{type(posterior).__name__}: state{_pytree.keystr(path)}"
         assert leaf is None or isinstance(leaf, Tensor), (

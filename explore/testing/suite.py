@@ -1,4 +1,4 @@
-"""Tests made of checks, which are functions of a subject, and comparisons of trees of tensors."""
+"""Pytest suites, built from checks (functions of the plug-in under test), and comparisons of trees of tensors."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 class Check(NamedTuple):
-    """A function that raises AssertionError if a subject violates a requirement."""
+    """A function that raises AssertionError if a subject (a plug-in under test) violates a requirement."""
 
     run: Callable[..., None]
-    cases: Sequence[str]  # the second argument of each run; without cases there is one run
-    of: Callable[[Any], bool]  # whether a subject has the check
+    cases: Sequence[str]  # second arguments, one per run; if empty, run once without
+    of: Callable[[Any], bool]  # whether the check applies to a subject
 
 
 class Suite:
-    """All checks of one kind of plug-in."""
+    """All checks for one type of plug-in."""
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
 
     def check(self, *cases: str, of: Callable[[Any], bool] = bool) -> Callable[[F], F]:
-        """Add the decorated function to the suite, see `Check`."""
+        """Return a decorator that adds a function to the suite; for the arguments, see `Check`."""
 
         def add(run: F) -> F:
             self.checks.append(Check(run, cases, of))
@@ -40,7 +40,7 @@ class Suite:
         return add
 
     def parameters(self, subjects: Iterable[Any]) -> list[ParameterSet]:
-        """Return every check and case of the subjects, each as a function without arguments."""
+        """Return every check and case for each subject, as a pytest parameter: a function without arguments."""
         parameters = []
         for subject in subjects:
             for check in (c for c in self.checks if c.of(subject)):
@@ -51,7 +51,7 @@ class Suite:
         return parameters
 
     def test(self, subjects: Iterable[Any]) -> Callable[[Callable[[], None]], None]:
-        """Return a test function that pytest runs once for each of them."""
+        """Return a test function that pytest runs once for each check, case and subject."""
 
         @pytest.mark.parametrize("check", self.parameters(subjects))
         def test(check: Callable[[], None]) -> None:
@@ -69,12 +69,12 @@ def expect_defaults(cls: Any, required: Collection[str] = ()) -> None:
 
 
 def assert_same_bits(actual: Any, expected: Any, why: str) -> None:
-    """Compare trees of tensors."""
+    """Assert that trees of tensors are bit-identical."""
     for (path, a), (_, b) in zip(tree.leaves(actual), tree.leaves(expected), strict=True):
         assert torch.equal(a, b), f"{why}: {path} differs"
 
 
 def assert_close(actual: Any, expected: Any, why: str, rtol: float = 1e-8, atol: float = 1e-10) -> None:
-    """Compare trees of tensors up to rounding; the message begins with their name."""
+    """Assert that trees of tensors are equal up to rounding; `why` is the start of the message."""
     for (path, a), (_, b) in zip(tree.leaves(actual), tree.leaves(expected), strict=True):
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol, msg=partial("{} {}: {}".format, why, path))

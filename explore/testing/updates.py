@@ -1,4 +1,4 @@
-"""Requirements on updates, however they run: of one replica, traced, as candidates of one fit, or in processes."""
+"""Checks that updates give equal results for one replica, traced, as candidates of one fit, and in processes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from explore.testing.subject import N, R, Subject, data, seeded, start, train
 from explore.testing.suite import assert_close, assert_same_bits
 from explore.testing.values import POSTERIORS
 
-CACHED = ("sampling", "step_factor")  # factors: eigenvectors of equal eigenvalues are arbitrary
+CACHED = ("sampling", "step_factor")  # matrix factors, which are not unique (eigenvectors of equal eigenvalues)
 
 
 def _run(subject: Subject, net: str, recordable: bool) -> tuple[Updates, Any]:
-    """Return 12 updates with a growing progress, and (state, logged numbers, generator) after them."""
+    """Run 12 updates with increasing progress; return `Updates` and the final (state, metrics, generator state)."""
     posterior, rng = subject.build(**subject.variant(net)), seeded()
     batch, state, info = data(posterior.net), start(posterior, N, R, rng), None
     updates = Updates(posterior, rng, Inductor(rng, backend=None))
@@ -46,7 +46,7 @@ def _plain(subject: Subject, net: str) -> Any:
 
 @POSTERIORS.check("mlp")
 def traced_updates_are_plain_ones(subject: Subject, net: str) -> None:
-    # What the host decides or computes while an update is traced, a replay repeats unseen.
+    # A replay repeats all decisions and values that the CPU computed while the update was traced.
     updates, end = _run(subject, net, recordable=True)
     assert updates.recordable, "its updates cannot be traced, see the warning"
     if not updates.replays:
@@ -57,7 +57,7 @@ def traced_updates_are_plain_ones(subject: Subject, net: str) -> None:
 
 @POSTERIORS.check("mlp", "norm-adam")
 def three_replicas_equal_lone_runs(subject: Subject, net: str) -> None:
-    # Batched and lone kernels differ in the last bits, 1e-15 an operation, which 12 updates magnify.
+    # Kernels round differently with and without a batch, by 1e-15 per operation, which 12 updates amplify.
     posterior, (together, *_) = subject.build(**subject.variant(net)), _plain(subject, net)
     batch, drawn = data(posterior.net), posterior.sample(together, 3, seeded(9))
     for r in (0, R - 1):
@@ -72,7 +72,7 @@ def three_replicas_equal_lone_runs(subject: Subject, net: str) -> None:
 
 
 def _expect_equal_states(actual: tuple[State, Any], expected: tuple[State, Any], why: str) -> None:
-    """Compare states but for cached factors, and the samples, which show these."""
+    """Assert that states (except cached factors) and samples agree; samples also depend on these factors."""
     for (path, a), (_, b) in zip(*map(tree.leaves, (actual[0], expected[0])), strict=True):
         if path.partition(".")[0] not in CACHED:
             assert_close(a, b, f"{why} {path}", rtol=1e-9)
@@ -108,9 +108,9 @@ def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
 
 
 class Exchange:
-    """The part of `torch.distributed` that `explore.execution.parallel` uses, between threads.
+    """A stand-in for the part of `torch.distributed` that `explore.execution.parallel` uses; threads act as processes.
 
-    A thread runs while it holds `turn`, as nets are not for two threads at once.
+    Networks are not thread-safe, so only the thread that holds the lock `turn` runs.
     """
 
     DistError = torch.distributed.DistError
@@ -120,7 +120,7 @@ class Exchange:
         self._values: list[Any] = [None] * threads
 
     def _of_all(self, value: Tensor) -> list[Tensor]:
-        """Return every thread's value; no thread goes on before all have read them."""
+        """Return the values of all threads; wait until every thread has read them."""
         self._values[parallel.world().rank] = value.clone()
         self.turn.release()
         try:

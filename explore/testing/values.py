@@ -1,4 +1,4 @@
-"""Requirements on posteriors: pure functions of states, failures, learning, and settings."""
+"""Checks for posteriors: pure functions, saved states, failed replicas, training and settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from explore.testing.subject import MLP, NETS, PARTS, N, R, Subject, data, finis
 from explore.testing.suite import Suite, assert_same_bits
 
 POSTERIORS = Suite()
-VARIANTS = ("mlp", "norm-frozen", "norm-adam", "learned")  # nets and policies, or a learned prior
+VARIANTS = ("mlp", "norm-frozen", "norm-adam", "learned")  # a network (and batch-norm policy), or a learned prior
 KNOWN_NOISE = Gaussian(noise_std=0.5)
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
@@ -39,7 +39,7 @@ def functions_are_pure(subject: Subject, case: str) -> None:
     assert not torch.equal(one, two), "the first weights do not depend on the generator"
 
     def called(name: str, function: Callable[[Rng], Any]) -> Any:
-        """The value of a function that is called twice and changes no argument."""
+        """Return the function's result; assert that a second call agrees and that arguments stay unchanged."""
         before, torch_generator = tree.save((state, batch, new)), torch.get_rng_state()
         one, two = (function(seeded(3, device)) for _ in range(2))
         assert_same_bits(one, two, f"two equal calls of `{name}` must return the same")
@@ -100,7 +100,7 @@ def a_failed_replica_is_frozen_and_touches_no_other(subject: Subject, fault: str
     getattr(broken, part)[1, 0] = float(value)
     hurt, healthy = (train(posterior, state, b, seeded(4)) for b in (broken, batch))
     dead = not hurt.common.alive[1]
-    assert dead or value == "1e200", f"{value} in {part} leaves a replica alive"  # which some survive
+    assert dead or value == "1e200", f"{value} in {part} leaves a replica alive"  # some posteriors survive 1e200
     assert hurt.common.alive.tolist() == [True, not dead, True], "a failed replica must not affect others"
     for (path, a), (_, b), (_, old) in zip(*map(tree.leaves, (hurt, healthy, state)), strict=True):
         if a.dim() and path != "common.alive":
@@ -113,7 +113,7 @@ def a_failed_replica_is_frozen_and_touches_no_other(subject: Subject, fault: str
 
 @POSTERIORS.check()
 def single_precision_survives_data_without_rank(subject: Subject) -> None:
-    # One example at a time, with inputs that are equal, zero or constant: moments of next to no rank.
+    # One example at a time, with inputs that are equal, zero or constant: moment matrices of very low rank.
     settings = subject.contract.forgetful
     settings = subject.contract.lively if settings is None else settings
     posterior = subject.make(net=MLP, likelihood=Gaussian(), **settings)
@@ -136,7 +136,7 @@ def single_precision_survives_data_without_rank(subject: Subject) -> None:
 
 
 def expect_entropy(subject: Subject, posterior: Any, state: State, samples: int, rng: Rng, where: str) -> None:
-    """Assert that the entropy is -E log q; of d Gaussian coordinates log q has the deviation sqrt(d / 2)."""
+    """Assert that the entropy is -E log q; for d Gaussian coordinates, log q has standard deviation sqrt(d / 2)."""
     log_prob = posterior.log_prob(state, posterior.sample_coordinates(state, samples, rng))
     gaussian = (sum(i * o for i, o in posterior.coordinates) / 2) ** 0.5
     limit = 5 * (gaussian if subject.gaussian else float(log_prob.std(1).max())) / samples**0.5
@@ -148,7 +148,7 @@ def expect_entropy(subject: Subject, posterior: Any, state: State, samples: int,
 def begins_at_the_weights_of_a_trained_module_or_says_why_not(subject: Subject) -> None:
     module = nn.Linear(2, 3)
     for p in module.parameters():
-        nn.init.normal_(p, std=30.0)  # other initial weights would be far off
+        nn.init.normal_(p, std=30.0)  # far from usual initial weights
     net = Net(module, trained=True)
     try:
         posterior = subject.build(net)
@@ -166,12 +166,12 @@ def begins_at_the_weights_of_a_trained_module_or_says_why_not(subject: Subject) 
 
 
 def step_size(subject: Subject, lr: float = 0.02) -> dict[str, Any]:
-    """Return a larger step, if there is such a setting."""
+    """Return {"lr": lr} if the posterior has the setting `lr`, else {}."""
     return {"lr": lr} if subject.has("lr") else {}
 
 
 def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
-    """Return the loss of samples [R], with running statistics: squared errors of numbers, or nats of classes."""
+    """Return the loss [R] of samples, with running statistics: mean squared error, or cross-entropy in nats."""
     layers, noise = posterior.joint_sample(state, 30, seeded(9))
     out = posterior.net.output(layers, batch.x)
     if not posterior.likelihood.discrete:
@@ -191,7 +191,7 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
     batch, rng = data(posterior.net), seeded()
     if posterior.likelihood.discrete:
         batch = Batch(batch.x, (batch.x[..., : posterior.net.outputs - 1 or 1] > 0).sum(2))
-    before = start(posterior, 1000, R, rng)  # as many as make the prior harmless
+    before = start(posterior, 1000, R, rng)  # large n_data, so that the prior has little weight
     state = finish(posterior, train(posterior, before, batch, rng, 40), batch)
     failed = (~state.common.alive).nonzero().flatten().tolist()
     assert not failed, (
@@ -211,7 +211,7 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
 
 
 def _expect_normalised(posterior: Any, before: State, state: State) -> None:
-    """Assert that running statistics moved, and scale and shift where the policy says so."""
+    """Assert that running statistics changed, and that scale and shift changed only under the policy "adam"."""
     for norm, old, new in zip(posterior.net.norms, before.common.norms.values, state.common.norms.values, strict=True):
         assert (old[..., 2:, :] != new[..., 2:, :]).all(), "running statistics do not move; see `advance`"
         is_trained = posterior.batch_norm == "adam" and norm.affine
@@ -222,7 +222,7 @@ def _expect_normalised(posterior: Any, before: State, state: State) -> None:
 
 @POSTERIORS.check(of=lambda subject: subject.has("lr"))
 def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
-    # Where the weights cannot move, they alone lower the loss of the batch. The noise is the same for all outputs.
+    # The weights cannot move here, so only scale and shift can lower the loss. All outputs have the same noise.
     variant = subject.variant("norm-adam")
     posterior = subject.build(**variant, likelihood=Gaussian(noise_std=1.0), lr=1e-12, batch_norm_lr=0.08)
     batch = data(posterior.net)
@@ -235,7 +235,7 @@ def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
 
 
 def expect_fall(subject: Subject, before: Tensor, after: Tensor, training: str) -> None:
-    """Assert that a training lowers the loss [R] of every replica."""
+    """Assert that training lowered the loss [R] of every replica by at least 10 %; `training` describes it."""
     advice = (
         "it follows the gradient downwards: `likelihood.score` is the gradient of the log-likelihood, which must rise"
         if (after > before).all()

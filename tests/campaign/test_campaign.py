@@ -231,7 +231,7 @@ def test_a_measurement_of_a_row_that_the_table_does_not_have(folder):
     campaign = read(folder, text(POOL), new, schema=IDS)
     row = campaign.memory.rows["x"]
     assert (row.values, row.gone, row.cells) == ({"y": [8]}, True, {"temp": "60", "solvent": "water"})
-    assert "Used although not in the table: new.csv, line 2." in campaign.notes
+    assert "Added rows that are in the labels file only, not in the table: new.csv, line 2." in campaign.notes
     assert "Ignored columns of new.csv: extra." in campaign.notes
     assert not read(folder, text(POOL), new, schema=IDS).notes[1:]
 
@@ -446,7 +446,7 @@ def test_where_several_rows_may_be_meant_none_gets_the_label(folder):
     now = "temp,lab,y\n20,x,\n20,y,\n30,x,"
     campaign = read(folder, text(now), schema=Schema(("y",), ("temp", "lab")))
     assert [of(campaign, line) for line in (2, 3, 4)] == [None] * 3
-    assert "several rows of the table could be the known row" in said(campaign)
+    assert "to the changed table: several rows fit. Data recorded so far stay" in said(campaign)
     campaign = read(folder, text(now.replace("20,y,", "20,y,5")), schema=Schema(("y",), ("temp", "lab")))
     assert [of(campaign, line) for line in (2, 3, 4)] == [None, [5], None]
 

@@ -321,7 +321,7 @@ def test_classes(pool):
     said = suggest(pool)
     assert "p_middle" in said["rows"][0] and said["measured"] == 17
     assert any(f"corrected kind from {kinds[0]} to" in note for note in said["notes"])
-    assert "The campaign of pool.csv is a classification. For a regression, copy the table" in refused(
+    assert "pool.csv already has a classification campaign. For regression, copy the table" in refused(
         pool, "--task", "regression"
     )
 

@@ -192,7 +192,9 @@ def test_schemas_of_earlier_versions_are_read():
 def test_numbers_among_a_majority_of_texts_are_names_and_said(csv):
     table = load_table(csv(column(["RT", "40", "RT", "60", "RT"] * 6)), "y")
     assert table.dataset.features == ("a = 40", "a = 60", "a = RT", "x")
-    assert table.notes == ("Column 'a' has texts in most rows, so its numbers are categories, too, such as '40'.",)
+    assert table.notes == (
+        "Column 'a' contains text in most rows, so numbers such as '40' are treated as categories too.",
+    )
     with pytest.raises(InputError, match="line 4, column 'a': 'RT' is not a finite number"):
         load_table(csv(column(["40", "60", "RT", "RT"])), "y")
 
@@ -427,7 +429,7 @@ def test_damaged_and_old_binary_files(tmp_path):
     with pytest.raises(InputError, match="has an old Excel format, or is encrypted. Save it as .xlsx, or as"):
         load_table(old, "y")
     frame = pd.DataFrame({"a": [[1], [2]], "y": [1, 2]})
-    with pytest.raises(InputError, match="column 'a' of the table holds a list; a cell must be a text"):
+    with pytest.raises(InputError, match="column 'a' of the table holds a list; a cell must be a string"):
         load_table(frame, "y")
 
 

@@ -104,7 +104,7 @@ def test_a_small_parquet_file_of_many_cells_is_refused(tmp_path):
         load_table(repeated(tmp_path / "bomb.parquet", text), "y")
     lists = repeated(tmp_path / "lists.parquet", pyarrow.array([[1, 2], [3]]))
     for read in (load_table, lambda path, _: map_parquet(path, Schema(()), tmp_path / "x.npy")):
-        with pytest.raises(InputError, match="column 'a' of .*lists.parquet holds a ndarray; a cell must be a text"):
+        with pytest.raises(InputError, match="column 'a' of .*lists.parquet holds a ndarray; a cell must be a string"):
             read(lists, "y")
 
 

@@ -78,10 +78,10 @@ def test_pool_splits_use_streams_apart_by_trial():
     [
         ({"initial": 14}, "14 labelled and 6 test points of 20 leave no pool; use fewer than 20 together"),
         ({"n": 1, "initial": 1, "test": 1}, "1 labelled and 1 test points of 1 leave no pool; at least 3 examples"),
-        ({"initial": 0}, "initial=0 and test=6 must be 1 or more"),
-        ({"test": 0}, "test=0 must be 1 or more"),
+        ({"initial": 0}, "initial=0, test=6: each must be at least 1"),
+        ({"test": 0}, "test=0: each must be at least 1"),
         ({"trials": 0}, "trials=0"),
-        ({"seed": -1}, "seed=-1 0 or more"),
+        ({"seed": -1}, "seed is -1; it must be at least 0"),
     ],
 )
 def test_pool_splits_errors(change, message):

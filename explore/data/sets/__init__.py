@@ -1,4 +1,4 @@
-"""Benchmark data sets: a table of published ones, and a file for each set that is made in another way."""
+"""Benchmark data sets: a table of published sets, and one file for each set with a loader of its own."""
 
 from explore.data.source import Published, formatted, libsvm, openml, rows, sheet, uci
 
@@ -11,7 +11,7 @@ SETS = (
         lambda: libsvm("australian_scale", 14, positive=1),
         classes=("-1", "+1"),
     ),
-    Published(  # its first feature is a code
+    Published(  # the first feature is an identification code
         "breast-cancer",
         "Breast cancer: benign or malignant cells, Wisconsin, scaled to [-1, 1] (683 x 10, classification).",
         "a28fff26c57692e58a1d4034d60e410024fee1a1de7e8c2c61908ba15f29a459",
@@ -27,7 +27,7 @@ SETS = (
         "cement slag fly_ash water superplasticizer coarse_aggregate fine_aggregate age",
         lambda: sheet(uci(165, "concrete+compressive+strength", "Concrete_Data.xls"), "%.1f " * 7 + "%d %.2f"),
     ),
-    Published(  # its second target, the cooling load, is left out as in the literature
+    Published(  # without the second target, cooling load, as in the literature
         "energy",
         "Energy: heating load of buildings from their shape (768 x 8, regression).",
         "66164218089e5496e49807783517331405f7355092f9d13e898c3d0df6f95b05",
@@ -42,7 +42,7 @@ SETS = (
         " ".join(f"theta{i}" for i in range(1, 9)),
         lambda: formatted(rows(openml("3626/dataset_2175_kin8nm.arff", "kin8nm.csv"), ",", header=True), "%.7e " * 9),
     ),
-    Published(  # T1 and P1 are constant; its second target, the turbine decay, is left out as in the literature
+    Published(  # T1 and P1 are constant; without the second target, turbine decay, as in the literature
         "naval",
         "Naval: compressor decay of a frigate's gas turbine (11934 x 16, regression).",
         "af694673570227b92baff188bddbf46381f2833a56af0ef7ff729d63aca88936",
@@ -51,7 +51,7 @@ SETS = (
             row[:17] for row in rows(uci(316, "condition+based+maintenance+of+naval+propulsion+plants", "data.txt"))
         ],
     ),
-    Published(  # of the five shuffled sheets the first, whose row order is not the canonical one
+    Published(  # the first of five shuffled sheets; its row order is not the canonical one
         "power",
         "Power: hourly output in MW of a combined-cycle power plant (9568 x 4, regression).",
         "366a98c492339475b6a494678d24b97baef240534620a1e4e45590fc446bf963",
@@ -59,7 +59,7 @@ SETS = (
         lambda: sheet(uci(294, "combined+cycle+power+plant", "Folds5x2_pp.xlsx"), "%g " * 5),
         sorted_sha256="3d6414d4eece318f59e8bc32dc8beae20ac36b2e63665aa36fb9e5a3eb852ecf",
     ),
-    Published(  # whose file has the target first
+    Published(  # the file has the target in its first column
         "protein",
         "Protein: deviation of predicted protein structures in angstrom (45730 x 9, regression).",
         "d35f332707e8a73f21e021039250a1e7b26e14f7dd826a0337ffa8e8e48b9727",

@@ -12,5 +12,5 @@ NOTE = (
 
 
 def boston(folder: Path | None = None) -> Dataset:
-    """Harrison and Rubinfeld (1978), embedded, so `folder` is ignored."""
+    """Load the data of Harrison and Rubinfeld (1978) from a file in this package; `folder` is ignored."""
     return load_csv(Path(__file__).with_name("boston.csv.gz"), "MEDV")._replace(name="boston", note=NOTE, lines=())

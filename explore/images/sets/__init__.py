@@ -1,4 +1,4 @@
-"""Benchmark sets of images: a table of published ones, and a file for each set that is made in another way."""
+"""Benchmark image sets: a table of published sets, and one file for each set with a loader of its own."""
 
 from explore.images.source import Cifar, Idx
 
@@ -11,7 +11,7 @@ SETS = (
         "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         labels=1,
         files=(*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"),
-        shards={  # in another order than the publisher's, which defines the parts
+        shards={  # rows in a different order than the publisher's, which defines the parts
             "train_1.npz": "6dbeaf00ed12a618d167376b955d1ebf59e0aeb3e45f4f69a68c3dc3384a5f17",
             "train_2.npz": "b8f044197177a5111a6e066e2328cdf2bf967971b108d1f457a3f4c3aa401b95",
             "train_3.npz": "b7fb86f885ee4b25d602e3fd32ab1671ea108bbddfc5e86c8bb11a5e3ff3b6d7",
@@ -33,7 +33,7 @@ SETS = (
         "worm",
         "cifar-100-binary.tar.gz",
         "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        labels=2,  # coarse and fine; the fine one is used
+        labels=2,  # a coarse and a fine label; the fine label is used
         files=("train.bin", "test.bin"),
     ),
     Idx(

@@ -9,7 +9,7 @@ from explore.images.base import Images
 
 
 def digits(folder: Path | None = None) -> Images:
-    """The first four fifths for training, the others, by other writers in part, for testing; needs no folder."""
+    """Load digits from scikit-learn: first 80 % for training, rest (partly other writers) for testing; no `folder`."""
     bunch = load_digits()
     x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
     y, n = bunch.target.astype(np.int64), len(x) * 4 // 5

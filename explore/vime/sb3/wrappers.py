@@ -135,7 +135,10 @@ class BatchedVecEnv(VecEnv):
         setattr(self.env, attr_name, value)
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("the copies share one vector environment; call its methods on `.env`")
+        raise NotImplementedError(
+            "`env_method` is not supported: BatchedVecEnv wraps one Gymnasium vector environment. Call the method on "
+            "`.env`, that vector environment."
+        )
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]

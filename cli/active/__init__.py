@@ -1,4 +1,4 @@
-"""`explore active`: the options."""
+"""Command-line options of `explore active`."""
 
 import click
 

@@ -39,7 +39,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     common, data = problem.resolve(options)
     if options["calibrate"] and common.task == "classification":
         raise InputError("--calibrate applies to regression only: it scales the predictive variance. Leave it out")
-    noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # of training rows
+    noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # training rows
     fixed = problem.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = problem.split(options["grid"], ["", "likelihood", *classes], "--grid")
     _check_once(fixed["likelihood"], grid["likelihood"], lambda key: LIKELIHOOD + key)

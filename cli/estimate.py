@@ -29,7 +29,7 @@ def metrics(tables: Collection[pd.DataFrame]) -> list[str]:
 
 
 def spread(count: int, replicas: str) -> str:
-    """Return the legend of a table or figure of means: how many replicas they average, and what ± means."""
+    """Return the legend of a table or figure, e.g. "mean ± s.e. over 20 trials"."""
     return f"mean ± s.e. over {count} {replicas}s" if count > 1 else f"one {replicas}"
 
 

@@ -32,7 +32,7 @@ class Names(click.ParamType):
 
 
 class Column(click.ParamType):
-    """Column names, converted to Unicode's composed form (NFC), in which tables are read."""
+    """Column names, normalised to Unicode's NFC like the columns of tables."""
 
     name = "column"
 
@@ -48,7 +48,7 @@ SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomState and st
 # Limits far above the defaults; larger values would exhaust the memory at once.
 TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
 THREADS = Whole(1, machine.THREADS)
-# Options that may change when a run is resumed: they change at most the last digits of results.
+# Options that may change when a run is resumed: they affect at most the last digits of results.
 FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
 
@@ -156,6 +156,6 @@ def refuse(ctx: click.Context, allowed: Collection[str], reason: str) -> None:
 
 
 def on_command_line(ctx: click.Context) -> dict[str, str]:
-    """Return the options that the user passed, by name, each as written on the command line, e.g. "--seed"."""
+    """Return the options that the user passed, as flags by name, e.g. {"seed": "--seed"}."""
     options = {parameter.name or "": parameter.opts[0] for parameter in ctx.command.params}
     return {n: o for n, o in options.items() if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}

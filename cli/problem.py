@@ -184,7 +184,7 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, noise: Values) -> Predictive:
-    """Build a posterior of a network for the data. `noise` has the settings of the likelihood."""
+    """Build a posterior over the weights of a network for the data. `noise` has the likelihood settings."""
     shape = tuple(map(int, dataset.x.shape[1:]))
     outputs = build.outputs(problem.likelihood, len(dataset.classes), dataset.y.shape[-1])
     return build.posterior(problem, shape, outputs, name, settings, noise)

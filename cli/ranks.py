@@ -32,7 +32,7 @@ def joined(command: str) -> Iterator[None]:
         raise InputError(
             f"explore {command} does not support torchrun; only explore classify does. Start it without torchrun"
         )
-    # torchrun terminates the other processes when one has ended.
+    # torchrun sends SIGTERM to the other processes when one has ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with parallel.joined():

@@ -199,7 +199,7 @@ def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator
 
 
 def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, dict[str, Any]]:
-    """Set the number of threads and the recording of graphs; return the device and the session metadata."""
+    """Set the number of threads and the use of graphs; return the device and the session metadata."""
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads, graphs = options.get("threads") or last.get("threads", 1), options.get("graphs")
@@ -274,5 +274,5 @@ def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, s
 
 
 def file_name(*parts: str) -> str:
-    """Join names, which may look like "module:Class", to a valid file name."""
+    """Join names into a valid file name, replacing characters such as the colon of "module:Class"."""
     return re.sub(r"[^\w.+-]+", "-", "-".join(parts))

@@ -182,7 +182,7 @@ def verdict(arms: Mapping[str, Lines]) -> str:
 
 
 def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
-    """Yield warnings about failed fits and, for the last round, untrained curvature and clipped prior variances."""
+    """Yield warnings about failed fits and, for the last round, initial curvature and prior variances at a bound."""
     for row in results[~results.alive].itertuples():
         where = f"Trial {row.trial}, arm {row.arm}"
         yield f"{where}: the fit on {row.labels} labels diverged and was stopped."

@@ -30,7 +30,7 @@ from explore.runs.record import Run
 
 
 class Finished(NamedTuple):
-    """The results of a posterior."""
+    """The results of a finished posterior."""
 
     scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
     alive: Tensor  # [R] whether the fit on each split succeeded
@@ -108,7 +108,7 @@ class Experiment:
 
     @property
     def current(self) -> list[str]:
-        """Posteriors of the first unfinished group."""
+        """Names of the posteriors in the first unfinished group."""
         return next((group for group in self.groups if group[0] not in self.finished), [])
 
     @property

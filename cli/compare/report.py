@@ -47,7 +47,7 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
         case name, None:
             decisive = "test/error" if comparison.dataset.classes else "test/rmse"
             every: dict[str, Any] = {}
-            for other in reversed(comparison.posteriors):  # columns in the order of the first posterior
+            for other in reversed(comparison.posteriors):  # the first posterior determines the order of columns
                 every = _settings(comparison, other) | every
             tags = [decisive, "test/log_likelihood", "test/calibration_error", "train/elbo"]
             run.hparams(file_name(name), _settings(comparison, name), tags, every)

@@ -14,7 +14,7 @@ from explore.core.errors import InputError, counted, curvature_note, shown
 from explore.learning import loaded
 from explore.runs.record import plain
 
-PREFIX = "_"  # of the names of added columns
+PREFIX = "_"  # prefix of the names of added columns
 WRITTEN = f"{PREFIX}class|{PREFIX}epistemic(_.*)?"  # only predictions have these columns; next.csv has others
 SHOWN, WIDE = 20, 5  # maximum numbers of rows, and of probabilities per row, to print
 

@@ -1,7 +1,7 @@
 """Algorithms of stable-baselines3: constructed from settings, with their state as tensors and plain values.
 
 The files of stable-baselines3, model.zip and vecnormalize.pkl, are pickles: reading one runs the code in it. They are
-written for users and never read here. Algorithms are constructed from the settings of a run, then restored.
+written for users and never read here. Algorithms are constructed from a run's settings; their state is restored.
 """
 
 from __future__ import annotations

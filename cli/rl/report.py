@@ -4,7 +4,8 @@
   together.
 - results.csv: one row per seed and iteration.
 - models/<series>/<steps>/: the last checkpoint. model.pt has policy, optimisers and counts; bonus.pt has the dynamics
-  model and its replay; replay_buffer.pt is for off-policy algorithms. model.zip and vecnormalize.pkl are for users.
+  model and its replay; replay_buffer.pt is for off-policy algorithms. Users of stable-baselines3 can load model.zip
+  and vecnormalize.pkl.
 - models/<series>/best-<steps>/: the policy with the best evaluation.
 """
 
@@ -86,7 +87,7 @@ def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
-    """Return the result; `explore rl` saves no figures."""
+    """Return the result; there is no figure."""
     seeds, settings = results(pd.read_csv(folder / "results.csv")), experiment.settings
     note = curvature_note([position.initial_curvature_share for position in experiment.positions.values()])
     failures = [f"Dynamics model, in the end: {note}"] if note else []

@@ -40,7 +40,7 @@ RANGES = {
     "learning_rate": "[0, 1e10]", "net_arch": "[1, 100000]",
 }  # fmt: skip
 # Initialisation of the critic's last layer. With zero, the critic predicts 0 until there is a reward, like a baseline
-# fitted to returns. With stable-baselines3's orthogonal one, its noise changes the policy before the first reward.
+# fitted to returns. With stable-baselines3's orthogonal weights, its noise changes the policy before any reward.
 VALUE_INIT = {"value_init": Literal["orthogonal", "zero"]}
 
 

@@ -267,7 +267,7 @@ class Training:
                 shutil.rmtree(path)
 
     def evaluate(self) -> tuple[float, float]:
-        """Return the mean return (without bonus) and length of deterministic episodes, always from the same states."""
+        """Return the mean return (without bonus) and length of deterministic episodes with fixed initial states."""
         env = environments(self._settings, min(EPISODES, self._settings.n_envs))
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:

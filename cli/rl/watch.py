@@ -84,7 +84,7 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
 
 
 def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
-    """Construct the algorithm for one environment, with minimal buffers and a policy of the same shape as trained."""
+    """Construct the algorithm for one environment with minimal buffers; its policy has the trained one's shape."""
     s = settings
     smaller = {"buffer_size": 1} if s.algo == "sac" else {"n_steps": s.batch}
     one: VecEnv = DummyVecEnv([lambda: env])

@@ -22,7 +22,7 @@ from explore.core.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
 from explore.vime.sb3.wrappers import same_step
 
-# Spaces of actions and, alone or in a Dict, of observations that stable-baselines3 supports.
+# Action and observation spaces that stable-baselines3 supports; observations may also be a Dict of these.
 SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 

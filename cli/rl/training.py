@@ -314,7 +314,7 @@ class Training:
 
 @contextmanager
 def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
-    """Read a file of run `run` written by `save`. Any reader error means the file is corrupt."""
+    """Yield the content of a file that `save` wrote for `run`; re-raise errors from restoring it as `InputError`."""
     content = files.load(path, kind, FORMAT, run)
     try:
         yield content

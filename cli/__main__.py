@@ -1,4 +1,4 @@
-"""`python -m explore.cli` is the command `explore`."""
+"""Entry point of `python -m explore.cli`, which is the same as `explore`."""
 
 from explore.cli.main import main
 

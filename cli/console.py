@@ -1,4 +1,4 @@
-"""Tables and progress bars without markup, see `display`."""
+"""Tables and progress bars that show strings unchanged, without rich markup (see `display`)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def show(*parts: str | Table) -> None:
-    """Print texts and tables, one below the other."""
+    """Print strings and tables, one below the other."""
     Console().print(*map(_literal, parts), sep="\n")
 
 
 class Table(table.Table):
-    """A table without markup."""
+    """A table that shows cells unchanged, without rich markup."""
 
     @classmethod
     def of(cls, cells: pd.DataFrame) -> Table:
-        """Return a table of texts; all columns but names in the first one are aligned to the right."""
+        """Return a table of strings. All columns are right-aligned, except for a first column of names."""
         table = cls(*cells)
         for column in table.columns if str(cells.iloc[0, 0]).isdigit() else table.columns[1:]:
             column.justify = "right"
@@ -43,7 +43,7 @@ class Table(table.Table):
 
 
 class Description(TextColumn):
-    """The text before a bar, without markup."""
+    """The text in front of a progress bar, without rich markup."""
 
     def __init__(self) -> None:
         super().__init__("{task.description}", markup=False)

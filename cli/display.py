@@ -1,7 +1,7 @@
-"""Texts of users, such as ids, classes and paths, as commands print and draw them: letter by letter.
+"""Output of users' strings, such as ids, classes and paths, exactly as they are.
 
-A terminal would obey an escape sequence in a text, rich takes [a] for a style, matplotlib takes $ for a formula, and an
-encoding may lack a letter. All printing and drawing goes through this module and `console`.
+A terminal would obey escape sequences, rich would read [a] as a style, matplotlib would read $ as a formula, and an
+encoding may lack a character. All printing and drawing therefore goes through this module and `console`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import click
 
 from explore.core.errors import printable
 
-SPELLED = {"±": "+-", "…": "..."}  # in an encoding that does not have them; other letters become escapes
+SPELLED = {"±": "+-", "…": "..."}  # where the encoding lacks them; other characters become escapes
 
 
 def echo(text: object, err: bool = False) -> None:
-    """Print a text of one line or several."""
+    """Print a string of one or more lines, with unprintable characters escaped."""
     click.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
 
 
 def literal(text: object) -> str:
-    """Return a text that matplotlib shows letter by letter, in legends too, which leave out texts that begin with _."""
+    """Escape a string so that matplotlib shows it unchanged, even in legends, which skip labels that begin with _."""
     plain = printable(text).replace("$", r"\$") or "-"
     return f" {plain}" if plain.startswith("_") else plain
 
 
 def spell() -> None:
-    """Let standard output and error accept every text, whatever their encoding."""
+    """Make standard output and standard error accept every string, whatever their encoding."""
     codecs.register_error("explore", _spelled)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):  # of no encoding, or closed
+        with contextlib.suppress(AttributeError, ValueError):  # streams without an encoding, or closed ones
             stream.reconfigure(errors="explore")  # type: ignore[union-attr]
 
 

@@ -14,46 +14,46 @@ from torch import Tensor
 
 from explore.inference.base import LEAST, MOST
 
-SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
+SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # 1: lower is better; -1: higher is better
 TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood"}
 
 
 def title(metric: str, validation: bool) -> str:
-    """Title of a metric on the test parts, or instead on the validation parts."""
+    """Return the title of a metric on the test parts or on the validation parts."""
     return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
 
 
 def metrics(tables: Collection[pd.DataFrame]) -> list[str]:
-    """Return the metrics that all tables have, the decisive one first."""
+    """Return the metrics that all tables have, the main one first."""
     return [name for name in TITLES if all(name in table for table in tables)]
 
 
 def spread(count: int, replicas: str) -> str:
-    """Return the legend of the numbers in a table or figure."""
+    """Return the legend of a table or figure, e.g. "mean ± s.e. over 20 trials"."""
     return f"mean ± s.e. over {count} {replicas}s" if count > 1 else f"one {replicas}"
 
 
 class Estimate(NamedTuple):
-    """Mean and standard error over trials; the error of one trial is unknown."""
+    """Mean and standard error over trials; for a single trial the standard error is NaN."""
 
     mean: float
     se: float
 
     def text(self, decimals: int) -> str:
-        """Format as 5.139 ± 0.033."""
+        """Format as in "5.139 ± 0.033", without the standard error if it is NaN."""
         parts = [v for v in self if not math.isnan(v)] or [math.nan]
         return " ± ".join(f"{round(v, decimals) + 0.0:.{decimals}f}" for v in parts)  # + 0.0: no "-0.000"
 
 
 def estimate(values: Tensor | ArrayLike) -> Estimate:
-    """Estimate the mean of values [T]."""
+    """Return the mean of values [T] with its standard error."""
     numbers = values.double() if isinstance(values, Tensor) else torch.tensor(np.asarray(values, float))
     se = float(numbers.std()) / len(numbers) ** 0.5 if len(numbers) > 1 else math.nan
     return Estimate(float(numbers.mean()), se)
 
 
 def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
-    """A sentence on prior variances ([R] by name) that ended at a bound; empty if none did."""
+    """Return a sentence on prior variances ([R] by name) that ended at a bound; "" if none did."""
     at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in learned.items()}
     if not any(at.values()):
         return ""
@@ -62,11 +62,11 @@ def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
 
 
 def unit(metric: str) -> str:
-    """Unit of a metric, after its title."""
+    """Return the unit of a metric, to be appended to its title."""
     return {"rmse": " (units of the target)", "log_likelihood": " (nats per point)"}.get(metric, "")
 
 
 def decimals(values: ArrayLike) -> int:
-    """Return the decimals for three digits of the largest value; at least three."""
+    """Return how many decimals show three significant digits of the largest value, but at least three."""
     size = float(np.abs(np.nan_to_num(values, nan=0, posinf=0, neginf=0)).max())
     return max(3, 2 - math.floor(math.log10(size))) if size > 0 else 3

@@ -1,4 +1,4 @@
-"""The command `explore`: a group of commands that are imported when they are used."""
+"""The `explore` command group, which imports each command only when it is needed."""
 
 import importlib
 import json
@@ -9,14 +9,14 @@ from explore import registry
 from explore.cli import console, display
 from explore.cli.script import sentences
 
-# Their modules import torch only inside the command, so that help and lists appear at once.
+# Command modules import torch only when a command runs, so that help and lists appear at once.
 COMMANDS = ("active", "classify", "compare", "predict", "report", "rl", "suggest")
-# For users, the kind `data` is called datasets; environments are in Gymnasium's registry, not in ours.
+# Users see the kind `data` as "datasets". Environments are in Gymnasium's registry, not in `explore.registry`.
 KINDS = {"datasets" if kind == "data" else kind: kind for kind in registry.KINDS} | {"envs": "envs"}
 
 
 class Commands(click.Group):
-    """A group that imports commands on use, and ends them with a one-sentence error."""
+    """A click group that imports commands on demand and reports errors in one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*COMMANDS, *self.commands])

@@ -1,4 +1,4 @@
-"""Options that several commands share. Imports no torch."""
+"""Command-line options that several commands share. This module does not import torch."""
 
 import functools
 import unicodedata
@@ -14,7 +14,7 @@ from explore.core.errors import InputError, shown
 
 
 class Whole(click.IntRange):
-    """Whole numbers in a range; the message for a long one shortens it."""
+    """Integers in a range; the error message shortens long values."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and len(value) > 20:
@@ -23,7 +23,7 @@ class Whole(click.IntRange):
 
 
 class Names(click.ParamType):
-    """Names of plug-ins or presets with commas between; underscores become hyphens."""
+    """Comma-separated names of plug-ins or presets; underscores become hyphens."""
 
     name = "text"
 
@@ -32,7 +32,7 @@ class Names(click.ParamType):
 
 
 class Column(click.ParamType):
-    """Names of columns in Unicode's composed form, as in tables after reading."""
+    """Column names, normalised to Unicode's NFC like the columns of tables."""
 
     name = "column"
 
@@ -44,11 +44,11 @@ NAMES, COLUMN = Names(), Column()
 QUOTED = """; quote a name with commas: '"x, y",z'."""
 FEATURE = "to use as a feature although it looks like a row number, time stamp or code; repeatable."
 POSITIVE = Whole(1, 10**9)
-SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
-# Far above the defaults: beyond these a machine is out of memory at once.
+SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomState and stable-baselines3
+# Limits far above the defaults; larger values would exhaust the memory at once.
 TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
 THREADS = Whole(1, machine.THREADS)
-# Options that may differ between a run and its continuation: they change no number but for its last digits.
+# Options that may change when a run is resumed: they affect at most the last digits of results.
 FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
 
@@ -59,7 +59,7 @@ def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return one decorator of several options, shown in this order."""
+    """Combine several options into one decorator; help shows them in this order."""
     return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
@@ -67,7 +67,7 @@ keep_na = click.option(
     "--keep-na", multiple=True, type=COLUMN, metavar="COLUMN",
     help="Class target in which NA, nan, - and the like are classes, not missing values; repeatable.",
 )  # fmt: skip
-# The examples.
+# Options of the data.
 data = _together(
     click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list datasets`.  [default: boston]"),
     click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Your table instead."),
@@ -86,7 +86,7 @@ data = _together(
 
 
 def model_of(settings: str, default: str) -> Callable[[Any], Any]:
-    """Return the options of a model, with words for the settings of -p and the default preset."""
+    """Return the options of a model; `settings` and `default` are inserted into the help of -p and --preset."""
     preset = f"Named settings: default, plain, vime, image, or those of a paper, such as paper.  [default: {default}]"
     return _together(
         click.option("--preset", type=NAMES, metavar="NAME", help=preset),
@@ -115,7 +115,7 @@ compute = _together(
 )  # fmt: skip
 quiet = click.option("--quiet", is_flag=True, help="No notes, only the result.")
 json_object = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-# How to compute, and the form of the result.
+# Options of the device, the run folder and the output.
 session = _together(
     compute,
     click.option("--out", default="runs", type=click.Path(file_okay=False), help="Parent of the run folder."),
@@ -130,7 +130,7 @@ samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samp
 
 
 def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
-    """Run a command of settings, experiment and report; `totals` are options that --resume may raise."""
+    """Run a command that writes a run folder, see `start`; `totals` are the options that --resume may increase."""
     check_empty(ctx)
     if options["resume"]:
         refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")
@@ -141,7 +141,7 @@ def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] 
 
 
 def check_empty(ctx: click.Context) -> None:
-    """Refuse empty values, as of `--resume "$RUN"` where RUN is not set: they would count as missing."""
+    """Raise InputError if an option is empty, e.g. `--resume "$RUN"` with RUN unset: it would count as missing."""
     for option in ctx.command.params:
         value = ctx.params.get(option.name or "")
         if option.name != "drop_columns" and (value == "" or (isinstance(value, tuple) and "" in value)):
@@ -149,13 +149,13 @@ def check_empty(ctx: click.Context) -> None:
 
 
 def refuse(ctx: click.Context, allowed: Collection[str], reason: str) -> None:
-    """Refuse options on the command line other than the allowed ones."""
+    """Raise InputError if the command line has an option that is not in `allowed`."""
     if excluded := [option for name, option in on_command_line(ctx).items() if name not in allowed]:
         names = sorted(p.opts[0] for p in ctx.command.params if p.name in allowed)
         raise InputError(f"{reason}. Leave out {', '.join(excluded)} (allowed: {', '.join(names)})")
 
 
 def on_command_line(ctx: click.Context) -> dict[str, str]:
-    """Return the options on the command line: name -> what the user writes, such as "--seed"."""
+    """Return the options that the user passed, as flags by name, e.g. {"seed": "--seed"}."""
     options = {parameter.name or "": parameter.opts[0] for parameter in ctx.command.params}
     return {n: o for n, o in options.items() if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}

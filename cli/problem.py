@@ -1,4 +1,4 @@
-"""Data and model of every command that trains on a data set, from settings that JSON can hold."""
+"""Data and models of the commands that train on a data set, built from JSON-compatible settings."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from explore.learning.scaling import Standardiser
 from explore.runs.recorded import Values, check_unchanged
 
 MOST_LAYERS = 100
-OF_DATA = "target task categorical decimal feature sheet id_column keep_na".split()  # options of --data alone
+OF_DATA = "target task categorical decimal feature sheet id_column keep_na".split()  # options that apply to --data only
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Data and network, and further settings of all commands that train on a data set."""
+    """Settings that all commands that train on a data set share: data, network, seed and samples."""
 
     dataset: str | None
-    data: str | None  # a file instead
+    data: str | None  # path of a table, instead of `dataset`
     target: tuple[str, ...]
     drop_columns: tuple[str, ...]
     task: Task
     id_column: str | None
     categorical: tuple[str, ...]
     decimal: str
-    keep_na: tuple[str, ...] = ()  # targets in which NA and other marks are classes
-    fingerprint: str | None = None  # of the data that the run began with
+    keep_na: tuple[str, ...] = ()  # targets in which NA and the like are classes
+    fingerprint: str | None = None  # hash of the data at the start of the run
     likelihood: str = ""
     hidden: tuple[int, ...]
     seed: int
     samples: int
-    net: str | None = None  # for images; None: `hidden` layers for a table
+    net: str | None = None  # network for images; None: a table, with `hidden` layers
     net_settings: Values = field(default_factory=dict)
-    feature: tuple[str, ...] = ()  # columns that are features whatever they look like
+    feature: tuple[str, ...] = ()  # columns that are features even if they look like row numbers
     sheet: str | None = None  # of an Excel file; None: the first
 
     def load(self) -> Dataset:
-        """Load the data set, unless it has changed since the run began."""
+        """Load the data set. Raise InputError if it has changed since the run began."""
         return self.table()[0]
 
     def table(self) -> tuple[Dataset, Schema | None]:
-        """Load the data set, with the schema of a user's table."""
+        """Load the data set as `load` does, with its schema if it is a user's table."""
         drop, schema = list(self.drop_columns), None
         try:
             if self.net:
@@ -70,7 +70,7 @@ class Problem:
                 dataset, schema = loaded.dataset, loaded.schema
             else:
                 dataset = data.drop_columns(data.load(self.dataset or ""), drop)
-        except (OSError, ImportError) as error:  # no file, no network, no library for its format
+        except (OSError, ImportError) as error:  # no such file, no network, or the library for its format is missing
             raise InputError(str(error)) from error
         check_unchanged(f"the data of {dataset.name}", self.fingerprint, fingerprint(dataset))
         if not self.net:
@@ -89,7 +89,7 @@ def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         raise InputError(f"--{option} applies to --data only. Leave it out for a built-in data set")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
-    name, net = options["dataset"], options.get("net")  # of `explore active` alone
+    name, net = options["dataset"], options.get("net")  # option of `explore active` only
     if "net" in options and name in registry.names("images"):
         net = net or "lenet5"
         if options["drop_columns"]:
@@ -102,7 +102,7 @@ def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         target=tuple(options["target"]),
         drop_columns=names(options["drop_columns"]),
         task=options["task"] or "regression",
-        id_column=options.get("id_column"),  # of `explore active` alone
+        id_column=options.get("id_column"),  # option of `explore active` only
         categorical=names(options["categorical"] or ""),
         decimal=options["decimal"] or ".",
         hidden=widths(options["hidden"]),
@@ -115,20 +115,20 @@ def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
 
 
 def pictures(images: Images) -> Dataset:
-    """Return all images of a set as a data set, training images first."""
+    """Return all images as one data set, training images first."""
     x, y = np.concatenate([images.x, images.test_x]), np.concatenate([images.y, images.test_y])
     return Dataset(images.name, x, y, (), "classification", images.classes)
 
 
 def channels(dataset: Dataset, device: str) -> Standardiser:
-    """Return mean and deviation of each channel over all images."""
+    """Return the mean and standard deviation of each channel over all images."""
     every = Images(dataset.name, dataset.x, dataset.y, dataset.x[:0], dataset.y[:0], dataset.classes)
     mean, scale = (torch.as_tensor(m, device=device, dtype=torch.float32)[:, None, None] for m in every.moments())
     return Standardiser(mean, scale)
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return names of columns, separated by commas and quoted if they contain one."""
+    """Parse column names that are separated by commas; names that contain a comma are quoted."""
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True))
     except csv.Error:
@@ -140,7 +140,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """Parse units of hidden layers, separated by commas."""
+    """Parse the widths of hidden layers, separated by commas."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > MOST_LAYERS or not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise InputError(
@@ -150,9 +150,9 @@ def widths(text: str) -> tuple[int, ...]:
 
 
 def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") -> dict[str, dict[str, Any]]:
-    """Return typed settings by prefix, from texts such as "key=value" and "prefix.key=value".
+    """Parse strings such as "key=value" and "prefix.key=value" into typed settings, grouped by prefix.
 
-    `targets` are dataclasses, or mappings of types by name. The prefix is the part of a key before the last dot.
+    `targets` maps each prefix to a dataclass, or to types by name. The prefix is the part before the last dot.
     """
     return {prefix: registry.parse(targets[prefix], t) for prefix, t in split(texts, targets, option).items()}
 
@@ -160,7 +160,7 @@ def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") 
 def split(
     texts: Iterable[str], prefixes: Iterable[str], option: str = "-p", mark: str = "=", epochs: int | None = None
 ) -> dict[str, dict[str, str]]:
-    """Return the last value of each key as text, by prefix; `epochs` is the value of --epochs, short for -p epochs."""
+    """Return the last value of each key as a string, by prefix. `epochs` (--epochs) is a short form of -p epochs."""
     values: dict[str, dict[str, str]] = {prefix: {} for prefix in prefixes}
     for text in texts:
         name, marked, value = text.partition(mark)
@@ -178,13 +178,13 @@ def split(
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Return a hash of all that a run takes from a data set: numbers, names, and the origin of the examples."""
+    """Return a hash of everything that a run uses: values, names, and the lines and ids of the examples."""
     origin = repr((dataset.features, dataset.classes, dataset.lines, dataset.ids))
     return hashlib.sha256(dataset.x.tobytes() + dataset.y.tobytes() + origin.encode()).hexdigest()
 
 
 def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, noise: Values) -> Predictive:
-    """Build a posterior with settings of the posterior and of the noise, on a network for the data."""
+    """Build a posterior over the weights of a network for the data. `noise` has the likelihood settings."""
     shape = tuple(map(int, dataset.x.shape[1:]))
     outputs = build.outputs(problem.likelihood, len(dataset.classes), dataset.y.shape[-1])
     return build.posterior(problem, shape, outputs, name, settings, noise)
@@ -193,9 +193,9 @@ def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, n
 def configured(
     name: str, texts: Mapping[str, str], preset: str | None, consumer: presets.Consumer = "table"
 ) -> registry.Configured:
-    """Return a posterior with settings from the command line; without a preset, others are the recommended ones.
+    """Configure a posterior from the command line. Other settings come from the preset, by default the recommended one.
 
-    For a table these depend on the number of rows, and are resolved later.
+    For tables, the recommended settings depend on the number of rows and are resolved later.
     """
     if consumer != "table" and preset is None:
         preset = presets.recommended_settings(registry.find("posteriors", name), consumer=consumer).preset
@@ -206,7 +206,7 @@ def configured(
 
 
 def place(device: str, jobs: int) -> str:
-    """Describe where the fits are computed; refuse processes that would share an accelerator."""
+    """Describe where fits are computed. Raise InputError if several processes would share an accelerator."""
     if jobs == 1:
         return device
     if device != "cpu":
@@ -215,7 +215,7 @@ def place(device: str, jobs: int) -> str:
 
 
 def check_memory(posterior: Predictive, replicas: int, samples: int) -> None:
-    """Refuse weight samples that do not fit into memory: the system would end the process."""
+    """Raise InputError if the weight samples do not fit into memory: the system would kill the process."""
     numbers = sum(rows * columns for rows, columns in getattr(posterior, "coordinates", ()))
     needed = 4 * replicas * samples * numbers
     if needed > (most := machine.memory()):

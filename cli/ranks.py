@@ -1,4 +1,4 @@
-"""`explore classify` in several processes by `torchrun`: the first one writes and prints, all share the work."""
+"""`explore classify` in several `torchrun` processes: all share the work; the first one writes and prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from explore.runs.recorded import read_run
 
 @contextmanager
 def joined(command: str) -> Iterator[None]:
-    """Join the processes of a job, if there are several."""
+    """Set up the process group of a `torchrun` job for the block; without torchrun, do nothing."""
     if parallel.started() == 1:
         yield
         return
@@ -32,7 +32,7 @@ def joined(command: str) -> Iterator[None]:
         raise InputError(
             f"explore {command} does not support torchrun; only explore classify does. Start it without torchrun"
         )
-    # torchrun terminates the other processes when one has ended.
+    # torchrun sends SIGTERM to the other processes when one has ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with parallel.joined():
@@ -40,7 +40,7 @@ def joined(command: str) -> Iterator[None]:
     except (parallel.ProcessLost, KeyboardInterrupt) as error:
         ending()
         display.echo(f"Error: process {os.environ['RANK']}: another process of this job has stopped", err=True)
-        if _note().exists():  # the first one may be the one that ended, and cannot say it
+        if _note().exists():  # the first process may have stopped, and cannot print this
             folder = Path(_note().read_text(encoding="utf-8"))
             display.echo(f"Continue: {again(command, folder, read_run(folder)[0]['settings'])}", err=True)
         raise click.exceptions.Exit(1) from error
@@ -65,14 +65,14 @@ def opened(folder: Path, settings: Any) -> Run:
         how = "start it without torchrun" if wanted == 1 else f"start it by torchrun --nproc-per-node {wanted}"
         raise InputError(f"{folder} is a run of {wanted} processes and cannot continue with {processes}; {how}")
     run = None if parallel.world().rank else Run.open(folder)
-    parallel.agreed(None)  # it is open: cut to its last checkpoint
+    parallel.agreed(None)  # wait until it is open and cut to its last checkpoint
     run = run or Run(folder, *read_run(folder))
-    parallel.agreed(None)  # all have read it, before the first one writes
+    parallel.agreed(None)  # wait until all have read it, before the first process writes
     return run
 
 
 def remember(folder: Path) -> None:
-    """Record the run, for a restart of the job after a failure."""
+    """Record the run folder, for a restart of the job after a failure."""
     if parallel.started() > 1:
         _note().write_text(str(folder.resolve()), encoding="utf-8")
 
@@ -84,7 +84,7 @@ def forget() -> None:
 
 
 def continued() -> Path | None:
-    """Return the run of the job before it was restarted, if there was one."""
+    """Return the run folder of a job that `torchrun` restarted; None for a new job."""
     if parallel.started() == 1:
         return None
     folder = None
@@ -98,7 +98,7 @@ def continued() -> Path | None:
 
 
 def _note() -> Path:
-    """Return a file that the restarted processes of one `torchrun` share."""
+    """Return the path of a file that all processes of one `torchrun` share, even after a restart."""
     return Path(tempfile.gettempdir()) / f"explore-job-{getpass.getuser()}-{os.getppid()}"
 
 

@@ -1,4 +1,4 @@
-"""Ending of commands of `explore` and of scripts, such as an experiment's."""
+"""Error messages and exit codes of `explore` commands and of stand-alone scripts."""
 
 import errno
 import signal
@@ -12,7 +12,7 @@ import click
 from explore.cli import display
 from explore.core.errors import Failure, InputError, printable
 
-# Messages of torch for an allocation that fails: on a CPU, on a GPU, and beyond the largest number of bytes.
+# Messages of torch for a failed allocation: on a CPU, on a GPU, and of more bytes than an integer can count.
 NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
 
 
@@ -23,19 +23,19 @@ class WrongInput(click.ClickException):
 
 
 class Terminated(KeyboardInterrupt):
-    """A SIGTERM, by which schedulers and containers end a process."""
+    """A SIGTERM, with which schedulers and containers stop a process."""
 
 
 def ending(error: KeyboardInterrupt) -> tuple[int, str]:
-    """Return the exit code of a stopped process, and a word for it."""
+    """Return the exit code for an interrupt or a SIGTERM, and a word that describes it."""
     return (143, "Terminated") if isinstance(error, Terminated) else (130, "Interrupted")
 
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGINT and SIGTERM, also when other code turns it into another error.
+    """Raise KeyboardInterrupt on SIGINT and SIGTERM, even if other code converts it into a different error.
 
-    The C code of matplotlib raises a ValueError in its place.
+    For example, the C code of matplotlib raises a ValueError instead.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -55,7 +55,7 @@ def interrupts() -> Iterator[None]:
             signal.signal(number, note)
     try:
         yield
-    except click.exceptions.Exit:  # after its message
+    except click.exceptions.Exit:  # its message is printed already
         raise
     except Exception as error:
         if received:
@@ -69,10 +69,10 @@ def interrupts() -> Iterator[None]:
 
 @contextmanager
 def sentences(more: str = "") -> Iterator[None]:
-    """End a command with a sentence and an exit code; a defect keeps its traceback.
+    """Turn expected errors into a one-sentence message and an exit code; bugs keep their traceback.
 
-    2 is for wrong input, 1 for a failure and for errors of the system (a full disk), 130 for an interrupt, 143 for a
-    SIGTERM; `more` is added to the sentence on these two.
+    Exit codes: 2 for wrong input, 1 for a failure or a system error (e.g. a full disk), 130 for an interrupt, and 143
+    for a SIGTERM. `more` is appended to the message in the last two cases.
     """
     display.spell()
     try:
@@ -88,7 +88,7 @@ def sentences(more: str = "") -> Iterator[None]:
         message = "out of memory. Reduce the samples, units, copies or trials"
         raise click.ClickException(message) from error
     except OSError as error:
-        if error.errno in (None, errno.EPIPE):  # not of the system, or the reader of a pipe has ended
+        if error.errno in (None, errno.EPIPE):  # not a system error, or the reader of a pipe has exited
             raise
         where = f"{error.filename}: " if error.filename else ""
         raise click.ClickException(printable(f"{where}{error.strerror}")) from error
@@ -99,7 +99,7 @@ def sentences(more: str = "") -> Iterator[None]:
 
 
 class Script(click.Command):
-    """A stand-alone command that ends like the commands of `explore`."""
+    """A stand-alone command with the error messages and exit codes of `explore` commands."""
 
     def invoke(self, ctx: click.Context) -> object:
         with sentences():

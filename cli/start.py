@@ -1,9 +1,12 @@
-"""One start of a command: a new or resumed run, from its options to its report.
+"""The start of a command: a new or resumed run, from its options to its report.
 
-A command is a package of three files. `settings.resolve(options)` returns a frozen dataclass `Settings`.
-`experiment.Experiment` does the work. `report.write(run, experiment, event)` writes an event into the run folder and
-returns the step of the checkpoint that is due, or steps by series, if one is. `report.report(experiment, folder)` draws
-the figures and returns the result. `report.sections(runs)` returns the page of `explore report`.
+A command is a package of three modules:
+
+- settings: `resolve(options)` returns a frozen dataclass `Settings`.
+- experiment: `Experiment` does the work.
+- report: `write(run, experiment, event)` writes an event into the run folder. It returns the step of the checkpoint
+  that is now due (a number, or steps by series), or None. `report(experiment, folder)` saves the figures and returns
+  the result. `sections(runs)` yields the sections of `explore report`.
 """
 
 from __future__ import annotations
@@ -37,42 +40,42 @@ from explore.runs.recorded import read, written
 FILES = ("settings", "experiment", "report")
 Settings = TypeVar("Settings")
 GRAPHS = {"auto": None, "on": True, "off": False}
-# Errors that foreign settings and checkpoints may raise in their readers.
+# Errors that damaged or foreign settings and checkpoints may raise when they are read.
 WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class Experiment(Protocol):
-    """The work of a command; made of its settings, the device, and the run to continue or None."""
+    """The work of a command, constructed from its settings, the device and the run to resume (None: a new run)."""
 
     settings: Any
-    parts: tuple[str, ...]  # of the run folder's name, behind the command
-    plan: str  # a sentence for the start
-    note: str  # on the data, or empty
-    total: int  # steps of the progress bar ...
-    done: float  # ... and how many of them are done
+    parts: tuple[str, ...]  # parts of the run folder's name, after the command
+    plan: str  # a sentence that describes the run, printed at the start
+    note: str  # about the data; may be empty
+    total: int  # length of the progress bar
+    done: float  # position of the progress bar
 
     @property
     def activity(self) -> str:
-        """The text before the progress bar."""
+        """Text in front of the progress bar."""
 
     def warnings(self) -> Iterator[str]:
-        """Yield warnings for the start."""
+        """Yield warnings to print at the start."""
 
     def events(self, folder: Path, emit: Callable[[Any], None]) -> None:
-        """Do the rest of the work; `emit` writes each event into the run, which is in `folder`."""
+        """Do the remaining work. Pass each event to `emit`, which writes it into the run folder."""
 
     def progress(self, saved: Any) -> str:
-        """Describe the progress of a `state_dict`."""
+        """Describe the progress recorded in a `state_dict`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return tensors and plain values to resume from the last event with a checkpoint."""
+        """Return the tensors and plain values needed to resume from the last checkpoint."""
 
 
 class Report(NamedTuple):
     """The result of a finished run."""
 
-    failures: Sequence[str]  # a sentence each
-    tables: Sequence[tuple[str, pd.DataFrame]]  # of texts, with titles
+    failures: Sequence[str]  # one sentence each
+    tables: Sequence[tuple[str, pd.DataFrame]]  # titles, with tables of strings
     summary: dict[str, Any]  # the result as JSON
     verdict: str = ""
     facts: Sequence[tuple[str, str]] = ()  # names and values
@@ -80,7 +83,7 @@ class Report(NamedTuple):
 
 
 def run(command: str, options: Mapping[str, Any]) -> None:
-    """Run a command with its options, as one of the processes of a job if there is one."""
+    """Run a command with its options, alone or as one process of a `torchrun` job."""
     with ranks.joined(command):
         _run(command, options)
 
@@ -89,7 +92,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
     package, experiments, report = files
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
-    # A restarted job names its functions once more.
+    # A restarted `torchrun` job gets its options again; modules that they name are trusted.
     names = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
     with reading(folder):
         recorded = wanted = old = None
@@ -119,7 +122,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
 
 
 def _resume(old: Run, metadata: Mapping[str, Any], extended: Any, goes_on: bool) -> None:
-    """Record extended settings, and another start of a run that is not finished; warn of what has changed."""
+    """Record extended settings and, if the run is unfinished, this start; warn about changes since the last start."""
     if extended is not None:
         old.extend(written(extended))
     if goes_on:
@@ -129,7 +132,7 @@ def _resume(old: Run, metadata: Mapping[str, Any], extended: Any, goes_on: bool)
 
 
 def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]:
-    """Print plan, note and warnings; return the warnings."""
+    """Print the plan, the note and the warnings; return the warnings."""
     plan = f"{old.folder}: {experiment.progress(old.state)} are done." if old else experiment.plan
     for note in () if quiet else filter(None, (experiment.note, plan)):
         display.echo(note, err=True)
@@ -140,7 +143,7 @@ def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]
 
 
 def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, Any], Any], silent: bool) -> None:
-    """Do the work under a progress bar, and write every event."""
+    """Do the work with a progress bar, and write every event."""
     with console.progress(silent, experiment.activity, experiment.total, int(experiment.done)) as update:
 
         def emit(event: Any) -> None:
@@ -173,7 +176,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
 
 @contextmanager
 def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator[None]:
-    """Close the run at the end; if it is interrupted, or cannot be written, say how to resume, and exit."""
+    """Close the run at the end. If it is interrupted or cannot be written, print how to resume it, and exit."""
     hook = threading.excepthook
     # TensorBoard's threads print write errors; the next write of the run raises the same error in this thread.
     threading.excepthook = lambda failed: None if issubclass(failed.exc_type, OSError) else hook(failed)
@@ -196,17 +199,17 @@ def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator
 
 
 def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, dict[str, Any]]:
-    """Set the number of threads and whether graphs are recorded; return the device and the metadata of this start."""
+    """Set the number of threads and the use of graphs; return the device and the session metadata."""
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads, graphs = options.get("threads") or last.get("threads", 1), options.get("graphs")
-    if type(threads) is not int or not 1 <= threads <= machine.THREADS:  # as a folder may have it
+    if type(threads) is not int or not 1 <= threads <= machine.THREADS:  # a run folder may contain anything
         raise InputError(
             f"the run folder records an invalid number of threads, {shown(threads)}. "
             f"Pass --threads from 1 to {machine.THREADS}"
         )
     processes, jobs = parallel.world().processes, (old.config["settings"] if old else options).get("jobs") or 1
-    if graphs and max(processes, jobs) > 1:  # with --jobs each process would compile for itself, for minutes
+    if graphs and max(processes, jobs) > 1:  # with --jobs, each process would compile for minutes
         raise InputError("--graphs supports a single process. Leave out --graphs, or --jobs and torchrun")
     recorded = last.get("graphs", "auto") if graphs is None else "on" if graphs else "off"
     torch.set_num_threads(threads)
@@ -216,7 +219,7 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
 
 @contextmanager
 def reading(folder: Path | None) -> Iterator[None]:
-    """Report any error in reading a run folder, if there is one, as damage of the folder."""
+    """Re-raise errors from reading the run folder (if there is one) as an `InputError`: the folder is damaged."""
     try:
         yield
     except WRONG as error:
@@ -229,13 +232,13 @@ def reading(folder: Path | None) -> Iterator[None]:
 
 
 def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[str]) -> Settings:
-    """Read the settings of a run of this command, unless they name modules that are not trusted."""
+    """Read the settings of a run of this command. Raise InputError if they name untrusted modules."""
     recorded = trust.settings(folder, [command], trusted)
     return read(cls, recorded, str(folder / "config.json"))
 
 
 def extended(old: Any, totals: Mapping[str, int]) -> Any:
-    """Return settings with larger totals, by name; refuse smaller ones."""
+    """Return settings with larger totals (by name). Raise InputError if one is smaller than before."""
     for name, value in totals.items():
         if value < (before := getattr(old, name)):
             raise InputError(
@@ -253,7 +256,7 @@ def _device(name: str) -> str:
 
 
 def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, state: Any, session: Any) -> Run:
-    """Create a run folder under --out, named by --name, else by these parts and the first number that is free."""
+    """Create a run folder in `out`, named by `name` or else by `parts` and the first free number."""
     if name is not None and not re.fullmatch(r"\w[\w.+-]*", name):
         raise InputError(
             f"--name is {shown(name)}; it must start with a letter, digit or _, followed by letters, digits or . _ + -"
@@ -271,5 +274,5 @@ def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, s
 
 
 def file_name(*parts: str) -> str:
-    """Join names to a valid file name; "module:Class" is a name too."""
+    """Join names into a valid file name, replacing characters such as the colon of "module:Class"."""
     return re.sub(r"[^\w.+-]+", "-", "-".join(parts))

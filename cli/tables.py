@@ -1,4 +1,4 @@
-"""Files of a user's table with additional columns, such as predictions."""
+"""Output files with the columns of a user's table and additional ones, such as predictions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from explore.core.errors import InputError, listed, shown
 from explore.data import packed, texts
 from explore.data.reading import Cells
 
-LONGEST = 32_767  # characters of a cell of Excel
-WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix, with the library each needs
+LONGEST = 32_767  # maximum number of characters in an Excel cell
+WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # suffix -> library that is needed
 
 
 def check(out: Path, table: Path, command: str, column: str, kinds: Collection[str] = tuple(WRITERS)) -> None:
-    """Refuse to write over a file, unless it has a column that only the command writes (a regular expression)."""
+    """Raise InputError if `out` exists and lacks a column that only the command writes (a regular expression)."""
     if out.suffix.lower() not in kinds:
         raise InputError(f"--out is {shown(str(out))}; its name must end with {' or '.join(kinds)}")
     if out.exists() and out.samefile(table):
@@ -33,7 +33,7 @@ def check(out: Path, table: Path, command: str, column: str, kinds: Collection[s
 
 
 def _header(path: Path) -> list[str]:
-    """Return the columns of a file, which may have no rows, whichever delimiter it has; none if it is not a table."""
+    """Return the column names of a file, for any delimiter, even without rows; [] if it is not a table."""
     try:
         if path.suffix.lower() == ".xlsx":
             packed.check_workbook(path.read_bytes(), path)
@@ -44,15 +44,15 @@ def _header(path: Path) -> list[str]:
             return list(parquet.read_schema(path).names)
         text = path.read_text(encoding="utf-8-sig", errors="replace")
         return [name for mark in ",;\t" for name in next(csv.reader(io.StringIO(text), delimiter=mark), [])]
-    except (csv.Error, ImportError, ValueError, LookupError, zipfile.BadZipFile):  # of no text, or no workbook
+    except (csv.Error, ImportError, ValueError, LookupError, zipfile.BadZipFile):  # neither text nor a workbook
         return []
 
 
 def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
-    """Write the columns of the table, then `more`; in Excel and Parquet columns of numbers are numbers.
+    """Write the columns of the table, then `more`. Excel and Parquet files store columns of numbers as numbers.
 
     Returns:
-        Notes on texts that a CSV file has with an apostrophe, see `texts.neutralised`.
+        Notes on strings that a CSV file stores with a leading apostrophe, see `texts.neutralised`.
     """
     notes: list[str] = []
     kind = out.suffix.lower()
@@ -62,7 +62,7 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
     try:
         with files.replacing(out) as draft:
             if kind == ".csv":
-                # By the mark at its beginning Excel knows UTF-8.
+                # Excel recognises UTF-8 by the byte order mark.
                 written = [*map(str, frame.columns), *(cell for column in columns.values() for cell in column)]
                 plain = all(map(str.isascii, written))
                 mark = ";" if cells.decimal == "," else ","
@@ -83,7 +83,7 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
 
 
 def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with an apostrophe before each text that a spreadsheet program would take for a formula."""
+    """Put an apostrophe before each string that a spreadsheet program would read as a formula."""
     columns = {
         name: [texts.neutralised(c) if isinstance(c, str) else c for c in frame[name]] for name in _worded(frame)
     }
@@ -96,7 +96,7 @@ def _worded(frame: pd.DataFrame) -> list[str]:
 
 
 def apostrophes(file: object, written: Iterable[object]) -> list[str]:
-    """Return a note on texts that a CSV file stores with a leading apostrophe, if any."""
+    """Return a note on strings that a CSV file stores with a leading apostrophe, if there are any."""
     changed = [text for text in dict.fromkeys(written) if isinstance(text, str) and texts.neutralised(text) != text]
     if not changed:
         return []
@@ -107,7 +107,7 @@ def apostrophes(file: object, written: Iterable[object]) -> list[str]:
 
 
 def _write_excel(path: Path, frame: pd.DataFrame) -> None:
-    """Write an Excel file in which texts stay texts, also those that begin like a formula."""
+    """Write an Excel file in which strings stay strings, even if they look like formulas."""
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
     for name, cell in ((n, c) for n in _worded(frame) for c in (n, *frame[n])):
@@ -119,15 +119,15 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
     with pd.ExcelWriter(path, engine="openpyxl") as writer:
         frame.to_excel(writer, index=False)
         for cell in itertools.chain.from_iterable(writer.book.active.iter_rows()):
-            cell.value = None if cell.value == "" else cell.value  # blank, not an empty text
+            cell.value = None if cell.value == "" else cell.value  # blank instead of an empty string
             if isinstance(cell.value, str) and texts.restored(cell.value) != cell.value:
                 cell.value = f"'{cell.value}"
             if isinstance(cell.value, str) and cell.data_type != "s":
-                cell.data_type, cell.quotePrefix = "s", True  # remains a text when somebody edits it
+                cell.data_type, cell.quotePrefix = "s", True  # stays a string when a user edits it
 
 
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
-    """Return numbers, if every cell is one or empty and none would lose a digit or a leading zero."""
+    """Convert a column to numbers, if all cells are numeric or empty and none would lose digits or leading zeros."""
     values, odd = texts.numbers(column, decimal)
     if len(odd) or texts.code(column) or texts.ambiguous(column):
         return column

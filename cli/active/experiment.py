@@ -1,4 +1,4 @@
-"""An active-learning experiment: from settings to a learner, and from its rounds to results."""
+"""The experiment of `explore active`: a learner built from settings, and the results of its rounds."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from explore.runs.record import Run
 
 
 class Experiment:
-    """A learner with its data, its arms and the rounds done so far.
+    """A learner with its data, its arms and the results of its finished rounds.
 
     Attributes:
-        arms: names of the acquisitions, the chosen one first.
-        history: metrics [rounds, R] by name, and `labels` [rounds].
-        seconds: duration of the rounds; see also `explore.cli.start.Experiment`.
+        arms: names of the acquisitions; the one under test comes first.
+        history: metrics by name, each [rounds, R], and `labels` [rounds].
+        seconds: duration of the finished rounds. For the others see `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -79,7 +79,7 @@ class Experiment:
         self.total, self.done = s.rounds, float(self.rounds)
 
     def _posterior(self, labels: int) -> Predictive:
-        """Return the posterior for a number of labels."""
+        """Build the posterior with its settings for this number of labels."""
         s = self.settings
         return problem.posterior(s, self.dataset, s.posterior, *problem.for_rows(s, labels))
 
@@ -103,8 +103,8 @@ class Experiment:
             return
         emit(None)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RedundancyWarning)  # see `warnings`
-            warnings.simplefilter("ignore", FailedFitWarning)  # in the report
+            warnings.simplefilter("ignore", RedundancyWarning)  # reported by `warnings`
+            warnings.simplefilter("ignore", FailedFitWarning)  # reported at the end
             for event in active_loop(self.learner, self.dataset.y, self.test, s.rounds, s.acquire):
                 if isinstance(event, Round):
                     new = event.metrics | {"alive": event.state.common.alive, "labels": torch.tensor(event.labels)}
@@ -120,7 +120,7 @@ class Experiment:
 
     @property
     def saved(self) -> Saved:
-        """The posteriors of the last fits."""
+        """The posteriors fitted in the last round."""
         replicas = saved.replicas(arm=self.arms, trial=range(1, self.settings.trials + 1))
         models = {self.settings.posterior: self.learner.model}
         names = Names(self.dataset.features, self.settings.target, self.dataset.classes)
@@ -134,9 +134,9 @@ class Experiment:
         return {"learner": learner, "history": dict(self.history), "seconds": self.seconds}
 
     def load_state_dict(self, old: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state from a `state_dict`."""
         self.learner.load_state_dict(old["learner"])
         self.history, self.seconds = dict(old["history"]), float(old["seconds"])
-        # The last round of a run labels nothing. A longer run repeats it.
+        # The last round of a run labels no points, so a longer run repeats it.
         if self.rounds == self.learner.round < self.settings.rounds:
             self.history = {name: past[:-1] for name, past in self.history.items()} if self.rounds > 1 else {}

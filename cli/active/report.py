@@ -1,11 +1,14 @@
-"""Results of `explore active`: the files of a run, the result in the terminal, the page of a report.
+"""Results of `explore active`: the files of a run, the output in the terminal, and the sections of a report.
 
-metrics.jsonl and TensorBoard: a series an arm, a step a number of labels; means over trials, and standard errors of
-test metrics. results.csv: a line for each round, arm and trial, with every test metric and whether the fit went well
-(`alive`). selected.csv: a line for each labelled point, best first (`order`), with its score; `index` counts the
-examples of the data set from 0. Of a user's file, `line` is where the point begins in it, unpacked, and `id` its cell
-in the column of --id, behind an apostrophe where a spreadsheet program would take it for a formula. Lines, rounds and
-trials count from 1. model.pt: the posteriors of the last round, of all arms and trials.
+- metrics.jsonl, TensorBoard: one series per arm; the step is the number of labels. Values are means over trials; test
+  metrics also have standard errors.
+- results.csv: one row per round, arm and trial, with all test metrics and whether the fit succeeded (`alive`).
+- selected.csv: one row per point that an arm labelled, best first in each round (`order`), with its score. `index`
+  counts the examples of the data set from 0. For a user's table, `line` is the line number in the uncompressed file
+  and `id` the value in the --id column, after an apostrophe if a spreadsheet program would read it as a formula.
+- model.pt: the posteriors of the last round, for all arms and trials.
+
+Lines, rounds and trials count from 1.
 """
 
 from __future__ import annotations
@@ -41,11 +44,11 @@ from explore.runs.recorded import flat
 FIGURE = "learning_curve.png"
 NESTED = {"posterior_settings": "posterior", "likelihood_settings": "likelihood", "acquisition_settings": "acquisition"}
 CONTROL = "random"
-FEW = 5  # trials below which their standard error is itself a guess
+FEW = 5  # with fewer trials, the standard error itself is unreliable
 
 
 def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int | None:
-    """Write a finished round, or the start (None); return the number of labels, the step of a checkpoint."""
+    """Write a finished round, or the settings at the start (None); return the checkpoint step, if one is due."""
     posterior, trials = experiment.settings.posterior, experiment.settings.trials
     series = {arm: file_name(posterior, arm) for arm in experiment.arms}
     if event is None:
@@ -67,7 +70,7 @@ def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int 
 
 
 def _results(experiment: Experiment, event: Round) -> pd.DataFrame:
-    """Return the rows of results.csv for a round: one for each arm and trial."""
+    """Return the rows of results.csv for a round, one per arm and trial."""
     arms, trials = experiment.arms, experiment.settings.trials
     replicas = {"arm": np.repeat(arms, trials), "trial": np.tile(range(1, trials + 1), len(arms))}
     metrics = {name: values.tolist() for name, values in event.metrics.items()}
@@ -104,9 +107,9 @@ def _selected(dataset: Dataset, event: Round, results: Sequence[dict[str, Any]])
 
 
 def curves(results: pd.DataFrame, metric: str) -> dict[str, pd.DataFrame]:
-    """Return a metric by arm: a row for each number of labels, a column for each trial.
+    """Return a metric by arm, with one row per number of labels and one column per trial.
 
-    `difference` is the chosen rule's minus the control's.
+    `difference` is the acquisition under test minus the control.
     """
     groups = results.groupby("arm", sort=False)
     arms = {str(arm): rows.pivot(index="labels", columns="trial", values=metric) for arm, rows in groups}
@@ -125,7 +128,7 @@ def last(curve: pd.DataFrame) -> Estimate:
 
 
 def table(lines: Lines) -> pd.DataFrame:
-    """Return means with standard errors: a row for each number of labels and one for the area, a column a curve."""
+    """Return means and standard errors: one column per curve, one row per number of labels and one for the area."""
     places = decimals(np.concatenate([curve.to_numpy().ravel() for curve in lines.values()]))
     rows: dict[str, dict[str, str]] = {}
     for labels in sorted({labels for curve in lines.values() for labels in curve.index}):
@@ -137,13 +140,13 @@ def table(lines: Lines) -> pd.DataFrame:
 
 
 def figure(metrics: Mapping[str, Lines], **size: Any) -> Figure:
-    """Draw a panel for each metric."""
+    """Draw one panel per metric."""
     titles = {TITLES[metric] + unit(metric): lines for metric, lines in metrics.items()}
     return drawing.curves(titles, "labelled points", ("o-", "s--"), **size)
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
-    """Return the result, and draw the figure into the folder."""
+    """Return the result, and save the figure in the run folder."""
     results, s = pd.read_csv(folder / "results.csv"), experiment.settings
     arms = {metric: curves(results, metric) for metric in metrics([results])}
     numbers = spread(s.trials, "trial")
@@ -160,7 +163,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
 
 
 def verdict(arms: Mapping[str, Lines]) -> str:
-    """Return whether the rule beat random, by the area under the learning curve."""
+    """Return a sentence on whether the acquisition beat random choice, by the area under the learning curve."""
     metric, (arm, *control) = next(iter(arms.items()))
     if not control:
         return "No comparison with random choice: the run has no control arm."
@@ -179,7 +182,7 @@ def verdict(arms: Mapping[str, Lines]) -> str:
 
 
 def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence for every fit that failed, and for prior variances at a bound in the last round."""
+    """Yield warnings about failed fits and, for the last round, initial curvature and prior variances at a bound."""
     for row in results[~results.alive].itertuples():
         where = f"Trial {row.trial}, arm {row.arm}"
         yield f"{where}: the fit on {row.labels} labels diverged and was stopped."
@@ -194,9 +197,9 @@ def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
 def summary(arms: Mapping[str, Lines]) -> dict[str, Any]:
     """Return the result at the last number of labels.
 
-    `active` is the chosen acquisition and `random` the control; `paired_difference` is active minus random, trial by
-    trial, of `rmse` (of `error` for classification), and `paired_auc_difference` its mean over rounds, the area under
-    the learning curve; null without a control.
+    `active` is the acquisition under test and `random` the control. `paired_difference` is active minus random, paired
+    by trial, in `rmse` (for classification, in `error`). `paired_auc_difference` is its mean over rounds, the area
+    under the learning curve. Both are null without a control.
     """
     values: dict[str, Any] = {
         metric: {role: last(curve)._asdict() for role, curve in zip(("active", "random"), every.values(), strict=False)}
@@ -209,7 +212,7 @@ def summary(arms: Mapping[str, Lines]) -> dict[str, Any]:
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
-    """Yield the sections of all runs."""
+    """Yield the report sections for all runs."""
     results = {run: run.table("results.csv") for run in runs}
     failed = sum(int((~rows.alive).sum()) for rows in results.values())
     arms: dict[str, dict[str, pd.DataFrame]] = {metric: {} for metric in metrics(results.values())}
@@ -240,18 +243,18 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def _joined(metrics: Mapping[str, Lines]) -> pd.DataFrame:
-    """Return the tables of all metrics side by side."""
+    """Return one table with the columns of all metrics side by side."""
     tables = [table(lines).set_index("labels").add_prefix(f"{TITLES[metric]}: ") for metric, lines in metrics.items()]
     return pd.concat(tables, axis=1).reset_index()
 
 
 def _split(count: int, settings: Any) -> data.PoolSplit:
-    """Return the points of each trial."""
+    """Return the initial points, test points and pool of each trial."""
     return data.pool_splits(count, settings.trials, settings.initial, settings.test_size, settings.seed)
 
 
 def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]) -> Section:
-    """Map the points of each run, and those that the first trial chose."""
+    """Draw a map of the points of each run, with those chosen in the first trial marked."""
     drawn, every = drawing.panels(len(selected))
     for axes, (run, rows) in zip(every, selected.items(), strict=True):
         rule = run.config["acquisition"]
@@ -267,7 +270,7 @@ def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]
 
 
 def _best_scores(selected: Mapping[Opened, pd.DataFrame]) -> Section:
-    """Draw the best score of each round."""
+    """Draw the best acquisition score of each round."""
     lines = {
         run.prefix + str(arm): rows.pivot_table(index="round", columns="trial", values="score", aggfunc="max")
         for run, table in selected.items()

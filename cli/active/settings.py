@@ -36,20 +36,20 @@ class Settings(problem.Problem):
     test_size: int
     control: bool
     standardise: Literal["labelled", "pool", "none"]
-    pool: int | None = None  # points that may be chosen; None: all that are left
-    jobs: int = 1  # processes, each with a part of the trials
-    targets: str | None = None  # a file
-    targets_digest: str | None = None  # of its inputs
+    pool: int | None = None  # number of random candidates; None: all
+    jobs: int = 1  # number of processes that share the trials
+    targets: str | None = None  # file with target inputs
+    targets_digest: str | None = None  # hash of the target inputs
 
     def aims(self, schema: Schema | None) -> Matrix | None:
-        """Return the target inputs; refuse any that changed since the start of the run."""
+        """Return the target inputs. Raise InputError if they have changed since the run began."""
         if self.targets is None:
             return None
         if schema is None:
             raise InputError("--targets applies to --data only. Leave it out for a built-in data set")
         try:
             matrix = schema.apply(cells_of(self.targets, self.decimal, self.sheet, strict=False))
-        except (OSError, ImportError) as error:  # no file, no library for its format
+        except (OSError, ImportError) as error:  # no such file, or the library for its format is missing
             raise InputError(str(error)) from error
         check_unchanged(f"the inputs in {self.targets}", self.targets_digest, _digest(matrix))
         return matrix
@@ -59,14 +59,14 @@ def _digest(matrix: Matrix) -> str:
     return hashlib.sha256(matrix.x.tobytes()).hexdigest()
 
 
-# Options that are settings themselves.
+# Options that become settings unchanged.
 PLAIN = ("posterior", "trials", "rounds", "initial", "acquire", "control", "pool")
 HIDDEN = "10"
-TEST, TEST_IMAGES = 100, 1000  # points held out
+TEST, TEST_IMAGES = 100, 1000  # default numbers of test points
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """Make settings of command-line options."""
+    """Return the settings for command-line options."""
     common, _ = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
     if common.net and options["hidden"]:
         raise InputError("--hidden applies to tables only. For images use --net and -p net.KEY=VALUE")
@@ -80,7 +80,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         )
     asked = options["posterior"], texts[""], options["preset"]
     posterior = problem.configured(*asked, "pool of images" if common.net else "table")
-    by_rows = posterior.preset == presets.BY_ROWS  # each round has its own defaults
+    by_rows = posterior.preset == presets.BY_ROWS  # defaults depend on the number of labels in each round
     rule = registry.configured("acquisitions", options["acquisition"], texts["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)
     scatter = registry.parse(noise, texts["likelihood"])

@@ -1,4 +1,4 @@
-"""`explore classify`: the options."""
+"""Command-line options of `explore classify`."""
 
 import click
 

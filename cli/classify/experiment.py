@@ -1,4 +1,4 @@
-"""A fit to images and its results."""
+"""The experiment of `explore classify`: a fit to images and its results."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ class Finished(NamedTuple):
     """The results of the fit."""
 
     scalars: dict[str, float]  # by tag, after the last epoch
-    tested: Classified  # predictions of the test images
-    ood: Classified | None  # of out-of-distribution images
+    tested: Classified  # predictions for the test images
+    ood: Classified | None  # predictions for out-of-distribution images
     alive: bool  # whether the fit succeeded
-    seconds: float  # of the fit alone
-    epoch_seconds: float  # the median of an epoch
+    seconds: float  # duration of the fit, without measurements
+    epoch_seconds: float  # median duration of an epoch
     initial_curvature_share: float = 0.0  # share of the posterior's curvature that is still its initial value
 
 
-Event = Epoch | Measured | Finished | None  # None: the fit begins, or goes on
+Event = Epoch | Measured | Finished | None  # None: the fit starts or resumes
 
 
 class Experiment:
-    """A posterior with its images, and its results once it is fitted.
+    """A posterior with its images, and its results after the fit.
 
     Attributes:
-        finished: the results.
-        index: places of the test images among all test images, or among training ones with --validate.
-        saved: the fitted posterior; see also `explore.cli.start.Experiment`.
+        finished: the results, None before the end of the fit.
+        index: indices of the images tested on, among all test images or (with --validate) all training images.
+        saved: the fitted posterior. For the others see `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -65,14 +65,14 @@ class Experiment:
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
         self._split(images)
         remainder = self._remainder()
-        self._ood: np.ndarray | None = None  # out-of-distribution images, or why there are none
+        self._ood: np.ndarray | None = None  # out-of-distribution images; if missing, `_missing` says why
         self._missing = converted = ""
-        if not (old and old.state["finished"]):  # it has their results
+        if not (old and old.state["finished"]):  # a finished run has their results
             converted = self._load_ood()
         self.finished: Finished | None = None
         self.saved: Saved | None = None
         self._saved: dict[str, Any] | None = None
-        self._seconds: list[float] = []  # of each epoch
+        self._seconds: list[float] = []  # duration of each epoch
         if old:
             self.load_state_dict(old.state)
         self.parts = (self.name, settings.net, settings.posterior)
@@ -108,7 +108,7 @@ class Experiment:
         )  # fmt: skip
 
     def _remainder(self) -> str:
-        """Describe the images that each epoch's batches leave out; refuse images that cannot be divided."""
+        """Describe how many images each epoch skips; raise InputError if there are too few for the processes."""
         parallel.share(len(self.task.test_y))
         count = self.task.y.shape[1]
         slices = batches(count, self.posterior.batch_size, self.posterior.min_batches)
@@ -129,7 +129,7 @@ class Experiment:
                 parallel.share(len(images))
             self.settings, self._ood = settings, images
         except InputError as error:
-            if self.settings.ood != PAIRS.get(self.settings.dataset or ""):  # it was asked for
+            if self.settings.ood != PAIRS.get(self.settings.dataset or ""):  # the user asked for these images
                 raise
             self._missing = str(error)
             return ""
@@ -154,7 +154,7 @@ class Experiment:
 
     @property
     def done(self) -> int:
-        """Epochs."""
+        """Number of finished epochs."""
         return len(self._seconds)
 
     @property
@@ -176,7 +176,7 @@ class Experiment:
             if isinstance(event, Epoch):
                 self._seconds.append(machine.seconds(self.rng.device) - begin)
             else:
-                # A checkpoint after the last epoch would skip the code below.
+                # A run resumed after the last epoch would skip the code below.
                 last, self._saved = event, event.saved if event.epoch < self.total else self._saved
             emit(event)
             begin = machine.seconds(self.rng.device)
@@ -217,10 +217,10 @@ class Experiment:
         return {"finished": finished, "saved": self._saved, "seconds": self._seconds[:done]}
 
     def load_state_dict(self, old: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state from a `state_dict`."""
         self._saved, self._seconds = old["saved"], [float(s) for s in old["seconds"]]
         if old["finished"]:
-            # As older versions wrote it.
+            # Keys that older versions wrote.
             renamed = {"found": "tested", "others": "ood", "start_left": "initial_curvature_share"}
             entry = {renamed.get(key, key): value for key, value in old["finished"].items()}
             entry |= {key: entry[key] and Classified(**entry[key]) for key in ("tested", "ood")}
@@ -228,7 +228,7 @@ class Experiment:
 
 
 def _first(order: Tensor, option: str, wanted: int | None) -> Tensor:
-    """Return the first of shuffled indices, sorted; all of them if no number is wanted."""
+    """Return the first `wanted` of the shuffled indices, sorted; None: all of them."""
     if wanted is not None and wanted > len(order):
         raise InputError(f"--{option} is {wanted}, but only {counted(len(order), 'image')} can be used to {option}")
     return order[:wanted].sort().values

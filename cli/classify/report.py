@@ -1,9 +1,11 @@
-"""Results of `explore classify`: the files of a run, the result in the terminal, the page of a report.
+"""Results of `explore classify`: the files of a run, the output in the terminal, and the sections of a report.
 
-metrics.jsonl and TensorBoard: one series, a step an epoch; a last line has the detection of out-of-distribution images.
-results.csv: one row, after the last epoch. probabilities.npz: `Tested`, of which `information` is in nats and `index`
-counts the test images (with --validate, the training images); of out-of-distribution images `other_probabilities` and
-`other_information`; and the id of the `run`. model.pt: the posterior.
+- metrics.jsonl, TensorBoard: one series; the step is the epoch. A last line has the out-of-distribution detection.
+- results.csv: one row, after the last epoch.
+- probabilities.npz: class indices `y`, names `classes`, `probabilities`, and the mutual `information` (nats) of the
+  test images. `index` is the index of each among all test images (with --validate, all training images).
+  `other_probabilities` and `other_information` are for out-of-distribution images. `run` is the id of the run.
+- model.pt: the posterior.
 """
 
 from __future__ import annotations
@@ -39,29 +41,29 @@ METRICS = {
 }  # fmt: skip
 FIGURE = "reliability.png"
 SCORES = {"entropy": "entropy of the prediction, nats", "information": "mutual information of class and weights, nats"}
-IDLE = 0.9  # from this part of the errors of a guess on, hardly anything was learnt
-DRAWN = 30  # classes at most whose confusions are drawn
-PAIRS = 20  # of classes, in the table of confusions
-SHOWN = 8  # images in a row
+IDLE = 0.9  # warn above this share of the error of always predicting the most frequent class
+DRAWN = 30  # maximum number of classes in a plot of the confusion matrix
+PAIRS = 20  # maximum number of rows in the table of confusions
+SHOWN = 8  # images per figure
 
 
 class Tested(NamedTuple):
     """Predictions for the test images, and for out-of-distribution images."""
 
     y: np.ndarray  # [P]
-    places: np.ndarray  # [P] among the test images, with --validate among the training images
+    places: np.ndarray  # [P] indices among all test images, or (with --validate) all training images
     classes: tuple[str, ...]
     images: Classified
     ood: Classified | None
-    names: tuple[str, str]  # of the test images, and of the out-of-distribution images
+    names: tuple[str, str]  # of the test set and of the out-of-distribution set
 
     @property
     def probabilities(self) -> HeldOut:
-        """The classes [P] with their probabilities [P, C]."""
+        """The true classes [P] and the predicted probabilities [P, C]."""
         return HeldOut(self.y, self.images.probabilities.double().cpu().numpy())
 
     def figures(self, posterior: str) -> dict[str, Figure]:
-        """Draw the reliability, and the uncertainties if there are out-of-distribution images."""
+        """Draw a reliability diagram, and uncertainties as histograms if there are out-of-distribution images."""
         figure = drawing.calibration({posterior: self.probabilities}, "").figure
         assert figure is not None
         figure.axes[0].set_title(literal(self.names[0]))
@@ -69,7 +71,7 @@ class Tested(NamedTuple):
 
 
 def write(run: Run, experiment: Experiment, event: Event) -> int | None:
-    """Write an event. The step of a checkpoint is an epoch."""
+    """Write an event. Return the epoch as checkpoint step, or None if no checkpoint is due."""
     s = experiment.settings
     series = file_name(s.posterior)
     match event:
@@ -110,7 +112,7 @@ def _tested(experiment: Experiment, finished: Finished) -> Tested:
 
 
 def metrics(finished: Finished) -> dict[str, float]:
-    """Return the metrics of the test images, and of the detection of out-of-distribution images."""
+    """Return the metrics on the test images, and the AUROCs of out-of-distribution detection."""
     values = {tag.removeprefix("test/"): v for tag, v in finished.scalars.items() if tag.startswith("test/")}
     if finished.ood is not None:
         for score in SCORES:
@@ -130,7 +132,7 @@ def _results(experiment: Experiment, finished: Finished) -> dict[str, Any]:
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
-    """Return the result, and draw the figures into the folder."""
+    """Return the result, and save the figures in the run folder."""
     finished, s = experiment.finished, experiment.settings
     assert finished is not None
     values, tested = metrics(finished), _tested(experiment, finished)
@@ -175,16 +177,16 @@ def _failures(experiment: Experiment, finished: Finished, error: float) -> list[
 
 
 def _text(value: float) -> str:
-    """Format a metric with four decimals; a diverged fit may have dozens of digits."""
+    """Format a metric with four decimals, or in scientific notation for the huge values of a diverged fit."""
     return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}}"
 
 
 def uncertainties(tested: Tested, ood: Classified) -> Figure:
-    """Draw the histograms of both uncertainties for the test images and for out-of-distribution images."""
+    """Draw histograms of entropy and mutual information for test images and out-of-distribution images."""
     figure, every = panels(2, width=4, height=3.4)
     for axes, score in zip(every, SCORES, strict=True):
         values = [getattr(images, score) for images in (tested.images, ood)]
-        both = [v[v.isfinite()].double().cpu().numpy() for v in values]  # a fit that diverged has others
+        both = [v[v.isfinite()].double().cpu().numpy() for v in values]  # a diverged fit has non-finite values
         bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41).tolist()
         for part, name in zip(both, tested.names, strict=True):
             share = np.full(len(part), 1 / max(1, len(part)))
@@ -196,7 +198,7 @@ def uncertainties(tested: Tested, ood: Classified) -> Figure:
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
-    """Yield the sections of all runs."""
+    """Yield the report sections for all runs."""
     results, missing = readable(runs, "results", lambda run: run.table("results.csv").iloc[-1])
     if results:
         yield _scores(results)
@@ -213,7 +215,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def read(run: Opened) -> Tested:
-    """Read the probabilities of a run, if they are intact and the run's."""
+    """Read the predictions of a run. Raise InputError if the file is damaged or from a different run."""
     arrays = saved.probabilities(run.folder)
     try:
         y, index, classes = arrays["y"], arrays["index"], tuple(map(str, arrays["classes"]))
@@ -254,7 +256,7 @@ def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
 
 
 def _confusions(tested: Tested) -> Section:
-    """Count each pair of true and predicted class."""
+    """Return the section with the confusion matrix and the most frequent confusions."""
     names = tested.classes
     counts = confusion_matrix(tested.y, tested.probabilities.mean.argmax(1), labels=range(len(names)))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -279,7 +281,7 @@ def _confusions(tested: Tested) -> Section:
 
 
 def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
-    """Show the images with the most confident errors, and the most uncertain ones."""
+    """Yield sections with the most confidently misclassified images and the most uncertain images."""
     p, entropy = tested.probabilities.mean, tested.images.entropy.double().numpy()
     table = pd.DataFrame({"true": tested.y, "called": p.argmax(1), "confidence": p.max(1), "entropy": entropy})
     errors = table[table.true != table.called].nlargest(SHOWN, "confidence")

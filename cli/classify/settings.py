@@ -23,26 +23,26 @@ from explore.learning.fit import Augmentation
 from explore.nets import zoo
 from explore.runs.recorded import Values, check_unchanged
 
-WORTH = 10.0  # images that an augmented one counts for, as in VOGN's paper on CIFAR-10
-# Options that are settings as they stand.
+WORTH = 10.0  # examples that an augmented image counts as, as in the VOGN paper for CIFAR-10
+# Options that become settings unchanged.
 PLAIN = ("size", "grey", "stream", "amp", "warmup", "augment", "train", "test", "seed", "samples", "measure")
 PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # default out-of-distribution images
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings with resolved defaults; those that depend on the images resolve on loading."""
+    """Settings with defaults resolved; `load` resolves those that depend on the images."""
 
     command: Literal["classify"] = "classify"
     dataset: str | None
-    images: str | None  # a folder or a file instead
+    images: str | None  # a folder or file, instead of `dataset`
     size: int | None
     grey: bool
-    stream: bool | None = False  # whether they stay in their files
-    fingerprint: str | None = None  # of the images that the run began with
+    stream: bool | None = False  # whether images are read from their files during training
+    fingerprint: str | None = None  # hash of the images at the start of the run
     net: str
     net_settings: Values
-    outputs: tuple[float, ...] | None = None  # by which a user's network is recognised
+    outputs: tuple[float, ...] | None = None  # of a user's network for fixed inputs, to detect changes
     amp: bool
     posterior: str
     preset: str
@@ -51,18 +51,18 @@ class Settings:
     augment: Augmentation | None
     train: int | None
     test: int | None = None
-    validation: float  # share of the training images that is tested on in place of the test images; 0: none
-    ood: str | None  # a name or a path
-    ood_fingerprint: str | None = None  # of the images that the run began with
+    validation: float  # share of the training images held out for testing; 0: use the test images
+    ood: str | None  # name or path of out-of-distribution images
+    ood_fingerprint: str | None = None  # hash of these images at the start of the run
     seed: int
     samples: int
-    measure: int = classification.POINTS  # how often, at most
-    processes: int = 1  # that every batch is divided among
+    measure: int = classification.POINTS  # maximum number of measurements
+    processes: int = 1  # number of processes that share every batch
 
-    likelihood = "categorical"  # of all runs: no setting
+    likelihood = "categorical"  # the same for all runs, so not a setting
 
     def load(self) -> tuple[Images, Settings]:
-        """Load the images, unless they have changed since the run began; resolve the settings that depend on them."""
+        """Load the images and resolve settings that depend on them. Raise InputError if the images have changed."""
         if self.images:
             images = read_images(Path(self.images), self.size, self.grey, self.stream)
         else:
@@ -90,17 +90,17 @@ class Settings:
         if "augmentation" not in registry.settings_of(make):
             return {}
         preset = registry.settings_in(make, self.preset)
-        begun = self.fingerprint is not None  # by a version in which each counted once
+        begun = self.fingerprint is not None  # by an older version, in which each image counted once
         return {"augmentation": preset.get("augmentation", WORTH) if augmented and not begun else 1.0}
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
-        """Make the posterior on a network for images of a shape (channels, height, width)."""
+        """Build the posterior of a network for images of shape (channels, height, width)."""
         return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
     def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, Settings]:
-        """Load out-of-distribution images, uint8 [Q, channels, height, width], unless they have changed.
+        """Load out-of-distribution images, uint8 [Q, channels, height, width]; raise InputError if they have changed.
 
-        Also return a note on skipped ones, and the settings with their fingerprint.
+        Also return a note on how they were read, and the settings with their fingerprint.
         """
         if self.ood is None:
             return None, "", self
@@ -122,7 +122,7 @@ class Settings:
 
 
 def fingerprint(images: Images) -> str:
-    """Return a hash of a set of images, or (for images in files) of the files' names and sizes."""
+    """Return a hash of a data set; for images that stay in files, it covers file names and sizes instead of pixels."""
     whole = hashlib.sha256(repr((images.classes, images.x.shape, images.test_x.shape)).encode())
     for part in (images.x, images.y, images.test_x, images.test_y):
         if isinstance(part, ImageFiles):
@@ -133,7 +133,7 @@ def fingerprint(images: Images) -> str:
 
 
 def _place(ood: str | None) -> str | None:
-    """Return the name of a set, or else the absolute path of a file or folder."""
+    """Return the name of a data set or the absolute path of a file or folder; None for no test."""
     if ood is None or ood == "none":
         return None
     is_path = ood not in registry.names("images") and Path(ood).exists()
@@ -152,7 +152,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if "augmentation" not in texts[""]:
         settings.pop("augmentation", None)
     dataset = None if options["images"] else options["dataset"] or "mnist"
-    net = options["net"] or ("mlp" if dataset == "digits" else "lenet5")  # their 8 x 8 pixels are too few for it
+    net = options["net"] or ("mlp" if dataset == "digits" else "lenet5")  # LeNet-5 needs more than 8 x 8 pixels
     ood = options["ood"] or PAIRS.get(dataset or "")
     return Settings(
         **{name: options[name] for name in PLAIN}, dataset=dataset, net=net, ood=_place(ood),

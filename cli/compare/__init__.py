@@ -1,4 +1,4 @@
-"""`explore compare`: the options."""
+"""Command-line options of `explore compare`."""
 
 import click
 

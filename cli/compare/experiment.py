@@ -1,4 +1,4 @@
-"""A comparison: posteriors on splits of a data set, and their results."""
+"""The experiment of `explore compare`: fits of posteriors on splits of a data set, and their results."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from explore.runs.record import Run
 
 
 class Finished(NamedTuple):
-    """The results of a posterior."""
+    """The results of a finished posterior."""
 
     scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
-    alive: Tensor  # [R] whether the fit of a split succeeded
-    seconds: float  # of its own fit, or its share of a fit of several candidates
+    alive: Tensor  # [R] whether the fit on each split succeeded
+    seconds: float  # duration of its fit, or its share of a joint fit of several candidates
     reliability: compare.Reliability
     bands: toys.Bands | None
     boundary: toys.Boundary | None
 
 
 FACTOR = "test/variance_factor"
-HELD = 5 * 10**7  # numbers of inputs, states and updates that a fit of several candidates may hold
-Event = tuple[str, Epoch | Measured | Finished | None]  # of a posterior; None: its fit begins, or goes on
+HELD = 5 * 10**7  # maximum number of values (inputs, states and updates) in a joint fit of candidates
+Event = tuple[str, Epoch | Measured | Finished | None]  # name of a posterior and event; None: its fit starts or resumes
 PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary": toys.Boundary}
 
 
@@ -50,10 +50,10 @@ class Experiment:
     """Posteriors with their splits, and their results so far.
 
     Attributes:
-        posteriors: by name, in their order.
-        groups: their names, together where they are candidates that one fit takes.
-        finished: the results of those that are done.
-        saved: the posterior that was fitted last, to be saved; see also `explore.cli.start.Experiment`.
+        posteriors: all posteriors by name, in the order of the settings.
+        groups: lists of names; candidates in the same list are fitted jointly.
+        finished: the results of the finished posteriors, by name.
+        saved: the last fitted posterior, to be saved. For the others see `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -69,7 +69,7 @@ class Experiment:
         self.groups = list(self._grouped())
         self.finished: dict[str, Finished] = {}
         self.saved: Saved | None = None
-        self._saved: dict[str, Any] | None = None  # of the posterior that is being fitted
+        self._saved: dict[str, Any] | None = None  # checkpoint of the current fit
         self._seconds = 0.0
         if old:
             self.load_state_dict(old.state)
@@ -82,7 +82,7 @@ class Experiment:
         self.done = self._epochs(self.finished, self._saved)
 
     def _grouped(self) -> Iterator[list[str]]:
-        """Yield the candidates that one fit takes side by side, as many as fit into memory."""
+        """Yield groups of candidates to be fitted jointly, each as large as memory allows."""
         waiting = dict(self.settings.posteriors)
         while waiting:
             first, chosen = next(iter(waiting.items()))
@@ -99,7 +99,7 @@ class Experiment:
             yield group
 
     def _side_by_side(self, posterior: Predictive) -> int:
-        """Return how many such posteriors fit into one fit."""
+        """Return how many posteriors like this one can be fitted jointly."""
         (replicas, n), net = self.splits.x.shape[:2], posterior.net
         state = posterior.init(1, replicas, Rng(0, "meta"))
         layers = net.weights + min(n, posterior.batch_size) * sum(map(sum, net.shapes))
@@ -108,7 +108,7 @@ class Experiment:
 
     @property
     def current(self) -> list[str]:
-        """Posteriors of the first unfinished group."""
+        """Names of the posteriors in the first unfinished group."""
         return next((group for group in self.groups if group[0] not in self.finished), [])
 
     @property
@@ -117,11 +117,11 @@ class Experiment:
         return f"{self.settings.posteriors[names[0]].name}, {len(names)} candidates" if names[1:] else "".join(names)
 
     def ends_group(self, name: str) -> bool:
-        """Return whether it is the last one of its group."""
+        """Return whether this posterior is the last one of its group."""
         return any(name == group[-1] for group in self.groups)
 
     def warnings(self) -> Iterator[str]:
-        assert self.splits.scales is not None  # as `compare.split` makes them
+        assert self.splits.scales is not None  # always set by `compare.split`
         constant = self.splits.scales.x.scale.isinf().sum(0).flatten().tolist()
         for name, column, k in zip(self.dataset.features, self.dataset.x.T, constant, strict=True):
             if k and np.ptp(column):
@@ -145,7 +145,7 @@ class Experiment:
                     emit((names[0], event))
                 else:
                     last = event
-                    # A checkpoint after the last epoch would skip the code below.
+                    # A run resumed after the last epoch would skip the code below.
                     self._saved = last[0].saved if last[0].epoch < epochs else self._saved
                     for name, measured in zip(names, last, strict=True):
                         emit((name, measured))
@@ -165,12 +165,12 @@ class Experiment:
         return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
 
     def _epochs(self, finished: Collection[str], saved: Mapping[str, Any] | None) -> int:
-        """Return how many epochs of all posteriors together are done."""
+        """Return the number of finished epochs, summed over posteriors."""
         current = next((len(group) for group in self.groups if group[0] not in finished), 0)
         return sum(self.posteriors[name].epochs for name in finished) + current * (saved or {}).get("epoch", 0)
 
     def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
-        s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # the samples that the metrics were taken on
+        s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # same weight samples as for the metrics
         predictor = Predictor.sample(posterior, state, s.samples, rng)
         if (factor := scalars.get(FACTOR)) is not None:
             predictor = predictor.stretched(factor)
@@ -189,7 +189,7 @@ class Experiment:
         return Finished(on_cpu, state.common.alive.cpu(), self._seconds, reliability, bands, boundary)
 
     def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
-        """Return the fitted posterior, with the samples used for the metrics."""
+        """Return the fitted posterior, which predicts with the weight samples used for the metrics."""
         assert self.splits.scales is not None
         s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)
@@ -204,7 +204,7 @@ class Experiment:
         return {"finished": finished, "saved": self._saved, "seconds": self._seconds}
 
     def load_state_dict(self, old: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore the state from a `state_dict`."""
         self.finished = {}
         for name, entry in old["finished"].items():
             pictures = {key: kind(**entry[key]) if entry[key] else None for key, kind in PICTURES.items()}

@@ -1,10 +1,11 @@
-"""Results of `explore compare`: the files of a run, the result in the terminal, the page of a report.
+"""Results of `explore compare`: the files of a run, the output in the terminal, and the sections of a report.
 
-metrics.jsonl and TensorBoard: a series a posterior, all with the same tags but for the variances of a prior that is
-learned; a step is an epoch, a value the mean over splits. results.csv: a row a posterior and split, after the last
-epoch, without those variances, with the seconds of the posterior's fit on all splits together, and whether the fit on
-this split succeeded (`alive`). Posteriors stand in the order in which they finished, splits count from 1. model.pt:
-all finished posteriors, of all splits.
+- metrics.jsonl, TensorBoard: one series per posterior; the step is the epoch, and values are means over splits. All
+  series have the same tags, except for learned prior variances.
+- results.csv: one row per posterior and split, after the last epoch. Posteriors are in the order in which they
+  finished; splits count from 1. Columns: the metrics (without learned prior variances), the seconds of the fit on all
+  splits together, and whether the fit on this split succeeded (`alive`).
+- model.pt: all finished posteriors, for all splits.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from explore.learning.compare import OWN, Measured
 from explore.learning.saved import LIKELIHOOD
 from explore.runs.record import Run, plain
 
-WORSE = 1.1  # times the error of the training targets' mean: from here on a fit has learnt nothing, or diverged
+WORSE = 1.1  # warn if the RMSE exceeds this multiple of the RMSE of predicting the training mean
 BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}
 BOUND = "bound, nats per training point"
-Results = Mapping[str, pd.DataFrame]  # by posterior: the rows of results.csv, by split
+Results = Mapping[str, pd.DataFrame]  # posterior -> its rows of results.csv, indexed by split
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:
-    """Write an event. The step of a checkpoint is an epoch, which restarts at 0 for the next posterior."""
+    """Write an event. Return the epoch as checkpoint step, which restarts at 0 after each group; None: none is due."""
     match event:
         case name, None:
             decisive = "test/error" if comparison.dataset.classes else "test/rmse"
             every: dict[str, Any] = {}
-            for other in reversed(comparison.posteriors):  # columns in the order of the first posterior
+            for other in reversed(comparison.posteriors):  # the first posterior determines the order of columns
                 every = _settings(comparison, other) | every
             tags = [decisive, "test/log_likelihood", "test/calibration_error", "train/elbo"]
             run.hparams(file_name(name), _settings(comparison, name), tags, every)
@@ -64,7 +65,7 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
 
 
 def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
-    """Write the results of a posterior."""
+    """Write the results and figures of a finished posterior."""
     epochs, splits = comparison.posteriors[name].epochs, range(1, comparison.settings.splits + 1)
     values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not tag.startswith(OWN)}
     rows = {"posterior": name, "split": splits, "epochs": epochs} | values
@@ -77,7 +78,7 @@ def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> Non
 
 
 def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
-    """Return the settings of a posterior; those that all posteriors share are in config.json."""
+    """Return the settings of a posterior; config.json has those shared by all posteriors."""
     s = comparison.settings
     candidate = s.posteriors[name]
     noise = {f"likelihood.{key}": value for key, value in s.noise(name).items()}
@@ -91,7 +92,7 @@ def by_posterior(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series]]:
-    """Return the posterior with the best mean, and the values of each one minus those of the best, split by split."""
+    """Return the posterior with the best mean, and each posterior's values minus the best one's, by split."""
     means = {name: SIGN[metric] * estimate(rows[metric]).mean for name, rows in results.items()}
     winner = min(means, key=lambda name: means[name] if math.isfinite(means[name]) else math.inf)
     best = results[winner][metric]
@@ -100,9 +101,9 @@ def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series
 
 
 def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
-    """Return a table for each metric: means and differences from the best by posterior, and columns of other metrics.
+    """Return one table per metric, with each posterior's mean and its difference from the best posterior.
 
-    The table of the log-likelihood includes the bound, the other one the seconds of all splits.
+    The log-likelihood table also has a calibration metric and the ELBO; the other table has the seconds of the fit.
     """
     every = {}
     for metric in metrics(results.values()):
@@ -125,7 +126,7 @@ def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
 
 
 def report(comparison: Experiment, folder: Path) -> Report:
-    """Return the result, and draw the figures into the folder."""
+    """Return the result, and save the figures in the run folder."""
     for picture in PICTURES:
         if (figure := plot(picture, comparison.finished)) is not None:
             save(figure, folder / f"{picture}.png")
@@ -142,10 +143,10 @@ def report(comparison: Experiment, folder: Path) -> Report:
 
 
 def ranked(comparison: Experiment, results: Results) -> dict[str, dict[str, pd.Series]]:
-    """Return by posterior its candidates of a grid, the best one first, with their scores on each split.
+    """Return the grid candidates of each posterior, best first, with their scores on each split.
 
-    The score is the log-likelihood of the validation parts or, without any, the bound: the test parts choose nothing.
-    A candidate whose fit failed on some split is left out.
+    The score is the validation log-likelihood or, without --validate, the ELBO; test parts are never used for
+    selection. Candidates whose fit failed on any split are left out.
     """
     metric = "log_likelihood" if comparison.settings.validation else "bound"
     ranks: dict[str, dict[str, pd.Series]] = {}
@@ -157,7 +158,7 @@ def ranked(comparison: Experiment, results: Results) -> dict[str, dict[str, pd.S
 
 
 def verdicts(comparison: Experiment, results: Results) -> Iterator[str]:
-    """Yield a sentence on the best candidate of each posterior."""
+    """Yield a sentence on the best grid candidate of each posterior."""
     by = "validation log-likelihood" if comparison.settings.validation else "bound"
     for name, each in ranked(comparison, results).items():
         if not each:
@@ -172,7 +173,7 @@ def verdicts(comparison: Experiment, results: Results) -> Iterator[str]:
 
 
 def failures(comparison: Experiment, results: Results) -> Iterator[str]:
-    """Yield a sentence for every fit that failed, and for other reasons to distrust a posterior's results."""
+    """Yield warnings about failed fits and about other reasons to distrust the results of a posterior."""
     s = comparison.splits
     for name, rows in results.items():
         scalars = comparison.finished[name].scalars
@@ -191,12 +192,12 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
 
 
 def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str, Any]:
-    """Return the results as JSON can hold them (null: unknown).
+    """Return the results as JSON-compatible values (null: unknown).
 
-    `validation` is the share of the training parts that the metrics were taken on, 0 for the test parts; `bound` the
-    evidence lower bound at KL weight 1 in nats per training point, of targets in original units; `minus_best` the
-    difference to the posterior with the best mean, split by split; `failed` the splits on which the fit failed;
-    `chosen` the best settings of a grid.
+    `validation` is the share of the training parts that the metrics were computed on (0: test parts). `bound` is the
+    ELBO at KL weight 1, in nats per training point, for targets in original units. `minus_best` is the difference from
+    the posterior with the best mean, paired by split. `failed` lists the splits on which the fit failed. `chosen` has
+    the best settings of a grid.
     """
     s = comparison.settings
     apart = {metric: differences(results, metric) for metric in metrics(results.values())}
@@ -256,7 +257,7 @@ PICTURES: dict[str, tuple[str, Callable[[Axes, Finished], None]]] = {
 
 
 def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
-    """Draw one of the pictures with a panel for each posterior; None if --no-figures left it out."""
+    """Draw one of `PICTURES` with one panel per posterior. Return None if --no-figures left it out."""
     heading, panel = PICTURES[picture]
     if any(getattr(f, picture) is None for f in finished.values()):
         return None
@@ -272,7 +273,7 @@ def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
-    """Yield the sections of all runs."""
+    """Yield the report sections for all runs."""
     results = {run.prefix + name: rows for run in runs for name, rows in by_posterior(run.table("results.csv")).items()}
     validation = bool(runs[0].config["validation"])
     titles = {metric: title(metric, validation) + unit(metric) for metric in metrics(results.values())}
@@ -292,7 +293,7 @@ def _test(count: int, settings: Any) -> list[np.ndarray]:
 
 
 def _splits(results: Results, titles: Mapping[str, str]) -> Figure:
-    """Draw each metric on every split, and its mean."""
+    """Draw the values of each metric on all splits, with mean and standard error."""
     figure, every = panels(len(titles), height=1.2 + 0.45 * len(results))
     for axes, (metric, heading) in zip(every, titles.items(), strict=True):
         for i, rows in enumerate(results.values()):

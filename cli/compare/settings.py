@@ -20,26 +20,26 @@ class Settings(problem.Problem):
     """Settings with defaults resolved."""
 
     command: Literal["compare"] = "compare"
-    posteriors: Mapping[str, Candidate]  # by name, and by the values of a grid
+    posteriors: Mapping[str, Candidate]  # by label: the name, followed by values of a grid
     likelihood_settings: Values
     splits: int
-    jobs: int = 1  # processes, each with a part of the splits
+    jobs: int = 1  # number of processes that share the splits
     figures: bool
     calibrate: float
-    validation: float  # share of each training part that is tested on in place of the test part; 0: none
+    validation: float  # share of each training part held out for testing; 0: use the test parts
 
     def noise(self, label: str) -> Values:
-        """Return the settings of the likelihood of a posterior."""
+        """Return the likelihood settings of a posterior."""
         return self.posteriors[label].noise(self.likelihood_settings)
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """Return the settings for command-line options: those for one posterior override those for all."""
+    """Return the settings for command-line options. Options for one posterior override those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common, data = problem.resolve(options)
     if options["calibrate"] and common.task == "classification":
         raise InputError("--calibrate applies to regression only: it scales the predictive variance. Leave it out")
-    noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # of the standard splits
+    noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # training rows
     fixed = problem.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = problem.split(options["grid"], ["", "likelihood", *classes], "--grid")
     _check_once(fixed["likelihood"], grid["likelihood"], lambda key: LIKELIHOOD + key)
@@ -69,7 +69,7 @@ def _candidates(
     name: str, cls: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], noise: Any, rows: int,
     common: problem.Problem, options: Mapping[str, Any],
 ) -> Iterator[Candidate]:  # fmt: skip
-    """Yield a posterior with each combination of the grid's values, for n training rows."""
+    """Yield a posterior for each combination of grid values. `rows` is the number of training rows."""
     preset, allowed = options["preset"], registry.settings_of(cls)
     values, axes = (
         {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
@@ -89,13 +89,13 @@ def _candidates(
 
 
 def _check_once(fixed: Mapping[str, str], axes: Mapping[str, str], title: Any) -> None:
-    """Refuse a setting that is fixed and in the grid."""
+    """Raise InputError if a setting is both fixed and in the grid."""
     if both := fixed.keys() & axes.keys():
         raise InputError(f"{title(min(both))} is set by both -p and --grid. Pass it only once")
 
 
 def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield every combination of the values of a grid, as texts."""
+    """Yield every combination of grid values, as strings by key."""
     for texts in itertools.product(*(text.split(",") for text in axes.values())):
         yield dict(zip(axes, map(str.strip, texts), strict=True))
 

@@ -1,4 +1,4 @@
-"""`explore predict`: the options."""
+"""Command-line options of `explore predict`."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""One start of `explore predict`: read run and table, predict, write and print."""
+"""The `explore predict` command: reads a run and a table, predicts, and writes or prints the predictions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from explore.core.errors import InputError, counted, curvature_note, shown
 from explore.learning import loaded
 from explore.runs.record import plain
 
-PREFIX = "_"  # of the columns that are added
-WRITTEN = f"{PREFIX}class|{PREFIX}epistemic(_.*)?"  # columns that no next.csv has; it has means too
-SHOWN, WIDE = 20, 5  # rows, and probabilities of a row, that are printed
+PREFIX = "_"  # prefix of the names of added columns
+WRITTEN = f"{PREFIX}class|{PREFIX}epistemic(_.*)?"  # only predictions have these columns; next.csv has others
+SHOWN, WIDE = 20, 5  # maximum numbers of rows, and of probabilities per row, to print
 
 
 def run(options: Mapping[str, Any]) -> None:
-    """Run the command."""
+    """Run the command with its options."""
     path, folder = Path(options["table"]), Path(options["run"])
     out = Path(options["out"]) if options["out"] else None
     if out:
@@ -70,7 +70,7 @@ def _print(
         display.echo(f"Wrote predictions for {counted(len(frame), 'row')} to {out}.")
         return
     classes = [name for name in frame if str(name).startswith(f"{PREFIX}p_")]
-    if len(classes) > WIDE:  # of many classes the likeliest one
+    if len(classes) > WIDE:  # print only the probability of the most likely class
         likeliest = frame[classes].max(axis=1)
         frame = frame.drop(columns=classes).assign(**{f"{PREFIX}p": likeliest})
     table = console.Table("row", *(str(name).removeprefix(PREFIX) for name in frame))

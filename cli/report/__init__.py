@@ -1,4 +1,4 @@
-"""`explore report`: the options."""
+"""Command-line options of `explore report`."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Figures that several commands share, and sections on predictions of held-out data."""
+"""Figures that several commands share, and report sections on predictions for held-out data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from explore.learning import saved
 from explore.learning.compare import confidence_bins
 from explore.learning.model import FittedModel
 
-Lines = Mapping[str, pd.DataFrame]  # by label: a row a step, a column a replica
+Lines = Mapping[str, pd.DataFrame]  # label -> values, one row per step and one column per replica
 LEVELS = np.linspace(0, 1, 21)
-MOST = 2_000  # points that are drawn
-TRIALS = 40  # or splits, whose held-out points are predicted
+MOST = 2_000  # maximum number of points to draw
+TRIALS = 40  # maximum number of trials or splits whose held-out points are predicted
 
 
 def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` axes; not pyplot's, which keeps global state."""
+    """Return a figure with `count` axes. It does not use pyplot, which keeps global state."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -43,7 +43,7 @@ def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8
 def curves(
     metrics: Mapping[str, Lines], xlabel: str, styles: Sequence[str] = ("-",), partial: bool = False, **size: Any
 ) -> Figure:
-    """Draw a panel for each metric, by its title, with a band for each label."""
+    """Draw one panel per metric, with a curve and error band per label. `metrics` has titles as keys."""
     figure, every = panels(len(metrics), **size)
     for axes, (title, lines) in zip(every, metrics.items(), strict=True):
         for (label, values), style in zip(lines.items(), cycle(styles), strict=False):
@@ -58,8 +58,8 @@ def curves(
 def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial: bool = False) -> None:
     """Draw mean ± one standard error over the columns.
 
-    Steps with a missing value are gaps; `partial` averages over the remaining columns. A point without neighbours gets
-    a marker, as no line shows it.
+    Steps with a missing value are gaps; with `partial`, the remaining columns are averaged. A point without neighbours
+    gets a marker, because a line would not show it.
     """
     values = values if partial else values.where(values.notna().all(axis=1))
     mean, error = values.mean(axis=1), values.sem(axis=1).fillna(0.0)
@@ -71,7 +71,7 @@ def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial
 
 
 def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str = "") -> Section:
-    """Draw a panel for each metric of the runs' curves, by the names of their tags without "test/"."""
+    """Draw one panel per test metric of the runs. `titles` maps tags without "test/" to titles."""
     series = {run.prefix + name: steps for run in runs for name, steps in run.curves().items()}
     metrics = {
         title: {name: steps.reindex(columns=[f"test/{metric}"]) for name, steps in series.items()}
@@ -81,7 +81,7 @@ def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str
 
 
 def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Draw the diagonal, and by label the observed shares against the expected ones."""
+    """Draw a reliability diagram: a line of (expected, observed) shares per label, and the diagonal."""
     axes.plot([0, 1], [0, 1], "k--", linewidth=1, label="perfect")
     for i, (label, (expected, observed)) in enumerate(lines.items()):
         axes.plot(expected, observed, "o-", color=f"C{i}", markersize=4, label=literal(label))
@@ -96,14 +96,14 @@ def whole(axes: Axes) -> None:
 def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first two principal components of standardised inputs, [P, 2], and their shares of the variance.
 
-    A single feature is its own first component; the second is 0. Of images the components are approximate.
+    A single feature is its own first component; the second is 0. For images, the PCA is approximate (randomized).
     """
-    from sklearn.decomposition import PCA  # noqa: PLC0415 - it takes seconds, for a map only
+    from sklearn.decomposition import PCA  # noqa: PLC0415 - slow to import, needed for maps only
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
     z = x.reshape(len(x), -1).astype(np.float32) if x.ndim > 2 else StandardScaler().fit_transform(x)
     pca = PCA(min(2, z.shape[1]), svd_solver="randomized" if x.ndim > 2 else "full", random_state=0)
-    with np.errstate(invalid="ignore"):  # the shares of constant features
+    with np.errstate(invalid="ignore"):  # shares are 0 / 0 if all features are constant
         scores = pca.fit_transform(z)
     shares = np.nan_to_num(pca.explained_variance_ratio_)
     missing = 2 - len(shares)
@@ -121,21 +121,21 @@ def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int
 
 
 class HeldOut(NamedTuple):
-    """Targets and predictions of held-out points of all replicas, [n, O] each; or classes."""
+    """Targets and predictions for the held-out points of all replicas: numbers [n, O], or classes."""
 
-    y: np.ndarray  # or [n] class indices
-    mean: np.ndarray  # or [n, C] probabilities
-    total: np.ndarray = np.empty(0)  # standard deviations; none of classes
-    below: np.ndarray = np.empty(0)  # predictive probability that a target lies below the measured one
+    y: np.ndarray  # for classes: [n] class indices
+    mean: np.ndarray  # for classes: [n, C] probabilities
+    total: np.ndarray = np.empty(0)  # standard deviations; empty for classes
+    below: np.ndarray = np.empty(0)  # predictive CDF at the measured target; empty for classes
 
 
 def held_out(
     runs: Sequence[Opened], sets: Mapping[str, Dataset], test: Callable[[int, Any], Any], note: str
 ) -> Iterator[Section]:
-    """Yield the calibration of the models of runs on their data sets, and the models that cannot be read.
+    """Yield sections on the calibration of the runs' models on held-out data, and on models that cannot be read.
 
-    `test` returns the held-out rows of each trial or split, from the number of rows and the settings; `{first}` in the
-    note becomes how many of them are shown.
+    `test(number of rows, settings)` returns the held-out rows of each trial or split. In `note`, `{first}` is replaced
+    by the number of trials shown, if not all are.
     """
 
     def predict(run: Opened) -> dict[str, HeldOut]:
@@ -161,7 +161,7 @@ def held_out(
 def collect(
     model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.ndarray], used: Sequence[int]
 ) -> HeldOut:
-    """Predict with some replicas, each on its own held-out rows of the data x [P, D], y [P, O] or [P]."""
+    """Predict with the replicas `used`, each for its held-out rows of the data x [P, D], y [P, O] or [P]."""
     parts = []
     for r in used:
         one, rows = model.replica(r), test[r]
@@ -175,13 +175,13 @@ def collect(
 
 
 def calibration(every: Mapping[str, HeldOut], note: str) -> Section:
-    """Return calibration and residuals by name of a model; the note says which data were held out."""
+    """Return a section on calibration and residuals by model name. `note` says which data were held out."""
     first = next(iter(every.values()))
     return _classes(every, note) if first.y.ndim == 1 else _numbers(every, note)
 
 
 def coverage(tested: HeldOut) -> np.ndarray:
-    """Return the share of targets within the central intervals of `LEVELS`."""
+    """Return the share of targets within the central predictive interval of each level in `LEVELS`."""
     inner = np.abs(2 * tested.below - 1)
     return np.array([(inner <= level).mean() for level in LEVELS])
 

@@ -1,4 +1,4 @@
-"""A page of sections: HTML that stands alone, with its figures as SVG in it and as PNG beside it."""
+"""A self-contained HTML page of sections, with figures embedded as SVG and also saved as PNG files."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ class Section(NamedTuple):
     title: str
     figure: Figure | None = None
     sentences: Sequence[str] = ()
-    warnings: Sequence[str] = ()  # sentences that are printed too
-    header: Sequence[str] = ()  # of a table
+    warnings: Sequence[str] = ()  # also printed in the terminal
+    header: Sequence[str] = ()  # column names of a table
     rows: Sequence[Sequence[str]] = ()
-    fold: bool = False  # whether the table is folded
+    fold: bool = False  # whether the table is collapsed at first
 
     @property
     def name(self) -> str:
-        """The name of its figure's file."""
+        """The title as part of a file name."""
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
     @property
     def svg(self) -> Markup:
-        """The figure as SVG; the salt makes the names in it unique on the page, and the same every time."""
+        """The figure as SVG. The salt makes its element ids unique on the page, and reproducible."""
         assert self.figure is not None
         text = io.StringIO()
         with mpl.rc_context({"svg.hashsalt": self.name}):
             self.figure.savefig(text, format="svg", metadata={"Date": None})
-        return Markup(text.getvalue()[text.getvalue().index("<svg") :])  # matplotlib has escaped its texts
+        return Markup(text.getvalue()[text.getvalue().index("<svg") :])  # matplotlib escapes its strings
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, replacing an old file in one step."""
+    """Write a figure as PNG, replacing an old file atomically."""
     with files.replacing(path) as draft:
         figure.savefig(draft, dpi=120)
 
 
 def check(path: Path) -> None:
-    """Refuse to overwrite a file that is not a page of this command."""
+    """Raise InputError if the file exists and was not written by this command."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out is {path}; its name must end with .html")
     if path.exists() and not (path.is_file() and MARK.encode() in path.read_bytes()[:2000]):
@@ -65,9 +65,9 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
-    """Write the page and its figures, and return the figures' paths.
+    """Write the page and its figures, and return the paths of the figures.
 
-    Files of a figure's name are replaced beside an old page, and refused where there is none yet.
+    Raises InputError if there is no old page but a file with the name of a figure, which would be overwritten.
     """
     figures = {path.with_name(f"{path.stem}-{s.name}.png"): s.figure for s in sections if s.figure is not None}
     if not path.exists() and (foreign := [str(picture) for picture in figures if picture.exists()]):
@@ -84,12 +84,12 @@ def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
 
 
 def cells(table: pd.DataFrame) -> dict[str, Any]:
-    """Return header and rows of a section from a table of texts."""
+    """Convert a table of strings to the arguments `header` and `rows` of a `Section`."""
     return {"header": list(table), "rows": table.to_numpy().tolist()}
 
 
 def settings(every: Mapping[str, Mapping[str, Any]]) -> Section:
-    """Return the settings of runs side by side, different ones first."""
+    """Return a section with the settings of all runs side by side; settings that differ come first."""
     columns = {
         name: pd.json_normalize(dict(values)).astype(object).iloc[0].map(_text) for name, values in every.items()
     }

@@ -1,4 +1,4 @@
-"""One start of `explore report`: open the runs, draw the sections of their command, write the page."""
+"""The `explore report` command: opens the runs, draws the sections of their command, and writes the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from explore.runs.recorded import recorded
 
 PAGES = {name: f"explore.cli.{name}.report" for name in ("active", "classify", "compare", "rl")}
 PAGES["suggest"] = "explore.cli.report.suggest"
-SHARED = ("dataset", "data", "images", "target", "task", "validation")  # settings of runs whose results are compared
+SHARED = ("dataset", "data", "images", "target", "task", "validation")  # settings in which compared runs must agree
 T = TypeVar("T")
 
 
@@ -32,13 +32,13 @@ class Opened:
     """A run to draw.
 
     Attributes:
-        name: of its folder.
-        folder: of the run.
-        command: that wrote it.
-        config: its settings as JSON has them.
-        trusted: modules that it may import.
-        sizes: bytes of each table up to the last checkpoint.
-        prefix: of its labels, where the page shows several runs.
+        name: name of its folder.
+        folder: path of its folder.
+        command: name of the command that wrote it.
+        config: its settings, as JSON values.
+        trusted: modules that its settings may import.
+        sizes: size in bytes of each table at the last checkpoint.
+        prefix: prefix of its labels, if the page shows several runs.
     """
 
     name: str
@@ -51,16 +51,16 @@ class Opened:
 
     @property
     def settings(self) -> Any:
-        """Its settings; modules that they name are imported if trusted."""
+        """Its settings. Modules that they name are imported if trusted."""
         cls = importlib.import_module(f"explore.cli.{self.command}.settings").Settings
         return start.settings(cls, self.folder, self.command, self.trusted)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Read one of its tables, even while the run appends to it."""
+        """Read one of its CSV tables, even while the run appends to it."""
         return pd.read_csv(io.BytesIO(self._bytes(name)))
 
     def curves(self) -> dict[str, pd.DataFrame]:
-        """Return the curves in metrics.jsonl by series: a row a step, a column a tag."""
+        """Return the curves in metrics.jsonl by series, with one row per step and one column per tag."""
         rows: dict[str, list[dict[str, float]]] = {}
         content = self._bytes("metrics.jsonl")
         try:
@@ -69,7 +69,7 @@ class Opened:
                 rows.setdefault(series, []).append(row)
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"{self.folder} is not a run folder, or it is damaged: {error}") from error
-        # A step may stand in several lines.
+        # A step may be spread over several lines.
         return {series: pd.DataFrame(lines).groupby("step", sort=False).last() for series, lines in rows.items()}
 
     def _bytes(self, name: str) -> bytes:
@@ -79,7 +79,7 @@ class Opened:
 
 
 def _row(line: str) -> tuple[str, dict[str, float]]:
-    """Return the series of a line of metrics.jsonl, and its step and values by tag."""
+    """Parse a line of metrics.jsonl: return its series, and its step and values by tag."""
     row: dict[str, Any] = json.loads(line)
     match row:
         case {"series": str(series), "step": int(step), **tags} if all(map(str.isprintable, [series, *tags])):
@@ -89,7 +89,7 @@ def _row(line: str) -> tuple[str, dict[str, float]]:
 
 
 def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> tuple[dict[str, T], list[Section]]:
-    """Read a part of each run; return it by the run's name, and a section for each run where it cannot be read."""
+    """Read a part of each run. Return the parts by run name, and a section for each run that cannot be read."""
     parts, missing = {}, []
     for run in runs:
         try:
@@ -101,7 +101,7 @@ def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> 
 
 
 def run(options: Mapping[str, Any]) -> None:
-    """Run the command."""
+    """Run the command with its options."""
     out = Path(options["out"])
     page.check(out)
     runs = [_open(Path(folder), options["trust"]) for folder in options["runs"]]
@@ -127,7 +127,7 @@ def run(options: Mapping[str, Any]) -> None:
 
 
 def _check_data(command: str, runs: Sequence[Opened]) -> None:
-    """Refuse runs on several data sets where they share figures and are subtracted from each other."""
+    """Raise InputError if runs to be compared differ in data, target or validation."""
     sources = {str([one.config.get(key) for key in SHARED]) for one in runs}
     if command in ("active", "classify", "compare") and len(sources) > 1:
         names = ", ".join(one.name for one in runs)

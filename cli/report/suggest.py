@@ -1,4 +1,4 @@
-"""The report on campaigns of `explore suggest`."""
+"""Report sections for campaigns of `explore suggest`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ PARTS = ("mean", "low", "high")
 
 
 class Suggestion(NamedTuple):
-    """A row that was suggested, and its measurement."""
+    """A suggested row, with its prediction and its measurement."""
 
     row: str
     round: int  # from 1
     time: datetime  # UTC
-    prediction: dict[str, Any]  # with its score
+    prediction: dict[str, Any]  # from the log, with the score
     answered: datetime | None
-    values: dict[str, Any]  # by target; none before it is answered
+    values: dict[str, Any]  # by target; empty until it is measured
 
 
 class History(NamedTuple):
-    """The events of a campaign."""
+    """The history of a campaign: its suggestions and measurements."""
 
     memory: Memory
     targets: tuple[str, ...]
@@ -43,13 +43,13 @@ class History(NamedTuple):
     measurements: list[Event]
 
     def predicted(self, suggestion: Suggestion, target: str) -> list[Any]:
-        """Return mean, low and high of a target."""
+        """Return the predicted mean, low and high of a target."""
         names = PARTS if len(self.targets) == 1 else [f"{part}_{target}" for part in PARTS]
         return [suggestion.prediction.get(name) for name in names]
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
-    """Yield the sections, campaign by campaign."""
+    """Yield the report sections, campaign by campaign."""
     for run in runs:
         history = read(run)
         prefix = f"{run.name}: " if len(runs) > 1 else ""
@@ -61,10 +61,10 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def read(run: Opened) -> History:
-    """Read the log, without undone events."""
+    """Read the log of a campaign, without undone events."""
     memory = Memory(Log(run.folder, dry=True).events)
     events = [
-        {**event, "id": row.id if (row := memory.find(event["id"])) else event["id"]}  # as it is called now
+        {**event, "id": row.id if (row := memory.find(event["id"])) else event["id"]}  # its current id
         | {"time": datetime.fromisoformat(event["time"]).replace(tzinfo=None)}
         for batch in memory.batches.values()
         for event in batch
@@ -83,7 +83,7 @@ def read(run: Opened) -> History:
 
 
 def _value(measured: Sequence[Any]) -> Any:
-    """Return the mean, or the most frequent class, or "failed"."""
+    """Return the mean of measurements, or the most frequent class, or "failed"."""
     value = mean(measured)
     return "failed" if value is None else value
 
@@ -127,7 +127,7 @@ def _text(value: Any) -> str:
 
 
 def _predicted(history: History) -> Iterator[Section]:
-    """Yield predictions against later measurements."""
+    """Yield a section that compares predictions with later measurements."""
     pairs = {}
     for target in history.targets:
         rows = [[*history.predicted(s, target), s.values.get(target)] for s in history.suggestions]
@@ -152,7 +152,7 @@ def _predicted(history: History) -> Iterator[Section]:
 
 
 def _map(run: Opened, history: History) -> Iterator[Section]:
-    """Yield the rows by their two principal components, by the schema of the model."""
+    """Yield a map of the rows in the first two principal components of the model's features."""
     if not (run.folder / saved.MODEL).exists():
         yield Section("Map of the rows", warnings=["Cannot draw the map: no model is fitted yet."])
         return
@@ -192,7 +192,7 @@ def _scores(history: History) -> Iterator[Section]:
 
 
 def _measurements(history: History, goal: str | None) -> Iterator[Section]:
-    """Yield measurements in their order, and the best so far where a goal asks for it."""
+    """Yield a plot of the measurements in order and, if the goal is an optimum, the best one so far."""
     values = {t: [_value(e["values"][t]) for e in history.measurements if e["values"].get(t)] for t in history.targets}
     numbers = {t: np.array([v for v in column if not isinstance(v, str)], float) for t, column in values.items()}
     if not any(map(len, numbers.values())):

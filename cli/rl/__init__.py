@@ -1,11 +1,11 @@
-"""`explore rl`: the options."""
+"""Command-line options of `explore rl`."""
 
 import click
 
 from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 
-# Options beside --watch.
+# Options that may be combined with --watch.
 WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 
 

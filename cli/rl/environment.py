@@ -1,4 +1,4 @@
-"""Environments from settings, alone and side by side; observations and rewards that are not finite are refused."""
+"""Environments built from settings, single or vectorised, with a check that observations and rewards are finite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from explore.core.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
 from explore.vime.sb3.wrappers import same_step
 
-# Spaces of actions and, alone or in a Dict, of observations that stable-baselines3 supports.
+# Action and observation spaces that stable-baselines3 supports; observations may also be a Dict of these.
 SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -46,10 +46,10 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
 
 
 def environments(settings: Settings, copies: int) -> VecEnv:
-    """Make copies of the environment, with episodes monitored; batched where it has a batched form."""
+    """Make a vector environment with monitored episodes; batched, if the environment has a batched version."""
     spec = _spec(settings.env)
     if spec.vector_entry_point is not None:
-        with _refusals(settings.env), contextlib.suppress(TypeError):  # Gymnasium's own know NEXT_STEP alone
+        with _refusals(settings.env), contextlib.suppress(TypeError):  # Gymnasium's own support NEXT_STEP only
             env = gym.make_vec(
                 spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
                 **settings.env_kwargs,
@@ -72,7 +72,7 @@ def _refusals(name: str) -> Iterator[None]:
 
 
 def normalised(env: VecEnv) -> VecNormalize:
-    """Standardise observations by running moments; not rewards, to which the bonus is added."""
+    """Standardise observations by running moments. Rewards stay as they are, because the bonus is added to them."""
     space = env.observation_space
     for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
         if not isinstance(part, spaces.Box) or is_image_space(part):
@@ -95,9 +95,9 @@ def _spec(name: str) -> EnvSpec:
 
 
 class Finite(VecEnvWrapper):
-    """Refuses observations and rewards that are not finite.
+    """A vector environment that raises InputError for observations and rewards that are not finite.
 
-    The last observation of an episode is not checked unless the episode was truncated: then a critic evaluates it.
+    The last observation of an episode is checked only if the episode was truncated: then the critic evaluates it.
     """
 
     def __init__(self, venv: VecEnv, name: str):
@@ -123,7 +123,7 @@ class Finite(VecEnvWrapper):
 
 @contextlib.contextmanager
 def _not_of_the_run(name: str) -> Iterator[None]:
-    """Re-raise an environment's OSError as another error: commands blame OSErrors on the run folder."""
+    """Re-raise an environment's OSError as a RuntimeError, because commands blame OSErrors on the run folder."""
     try:
         yield
     except OSError as error:
@@ -131,7 +131,7 @@ def _not_of_the_run(name: str) -> Iterator[None]:
 
 
 def check_finite(values: Any, kind: str, name: str) -> None:
-    """Refuse an array, or a dictionary of arrays, with a number that is not finite."""
+    """Raise InputError if an array, or an array in a dictionary, has a number that is not finite."""
     for value in values.values() if isinstance(values, dict) else [values]:
         if not np.isfinite(value).all():
             raise InputError(f"{name} returned {kind} with a number that is not finite. Correct the environment")

@@ -1,4 +1,4 @@
-"""All seeds of `explore rl`, one after the other or several at a time."""
+"""The experiment of `explore rl`: the training of all seeds, one by one or in parallel."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from explore.runs.record import Run
 
 
 class Experiment:
-    """Seeds with their positions.
+    """The training of all seeds, with their progress.
 
     Attributes:
-        positions: how far each seed is; see also `explore.cli.start.Experiment`.
+        positions: the progress of each seed. For the others see `explore.cli.start.Experiment`.
     """
 
     note = ""
@@ -35,7 +35,7 @@ class Experiment:
         seeds = range(settings.seed, settings.seed + settings.seeds)
         self.positions = dict.fromkeys(seeds, Position()) | (_positions(old.state) if old else {})
         self._unfinished = [n for n, position in self.positions.items() if position.timesteps < settings.timesteps]
-        # Before the folder is made, so that wrong settings leave none.
+        # Before the run folder is created, so that wrong settings leave no folder.
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
         self.parts = (settings.env, settings.algo, settings.posterior)
         vime = settings.vime
@@ -74,15 +74,15 @@ class Experiment:
         return Training.at(self.settings, seed, self._device, self.positions[seed], folder)
 
     def _in_processes(self, folder: Path, emit: Emit) -> None:
-        """Train the seeds at the same time, each in a process of joblib's; this process emits their pieces.
+        """Train the seeds in parallel joblib processes; this process emits their pieces.
 
-        A seed waits until its piece is written, so that a checkpoint is never behind the folder of models.
+        A seed waits until its piece is written, so that the run's checkpoint never lags behind the saved models.
         """
         s, threads, record = self.settings, torch.get_num_threads(), execution().record
         with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
             pieces, written = manager.Queue(), {seed: manager.Queue() for seed in self._unfinished}
             tasks = [
-                # joblib reuses processes, which stay in the working folder of their start.
+                # joblib reuses processes, which keep their initial working directory.
                 joblib.delayed(_train)(
                     (s, seed, self._device, self.positions[seed], folder.absolute()), threads, record, pieces, answers
                 )
@@ -110,7 +110,7 @@ class Experiment:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
 
     def _current(self, positions: Mapping[int, Position]) -> list[int]:
-        """Return the seeds that are trained, or would be next."""
+        """Return the seeds that are being trained, or will be next."""
         s = self.settings
         return [seed for seed, position in positions.items() if position.timesteps < s.timesteps][: s.jobs]
 
@@ -127,7 +127,7 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
 
 
 def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
-    """Train a seed in a separate process, from the arguments of `Training.at`."""
+    """Train a seed in a separate process. `start` has the arguments of `Training.at`."""
     torch.set_num_threads(threads)
     execute(record=record)
 

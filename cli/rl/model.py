@@ -1,7 +1,7 @@
-"""An algorithm of stable-baselines3: made from settings, and its state as tensors and plain values.
+"""Algorithms of stable-baselines3: constructed from settings, with their state as tensors and plain values.
 
-Its own files, model.zip and vecnormalize.pkl, are pickles, and reading one runs the code in it. They are written for
-its users and never read here: an algorithm is made from the settings of a run, and its state is restored.
+The files of stable-baselines3, model.zip and vecnormalize.pkl, are pickles: reading one runs the code in it. They are
+written for users and never read here. Algorithms are constructed from a run's settings; their state is restored.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from explore.vime.sb3 import VIMEReplayBuffer
 
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
 COUNTS = ("num_timesteps", "_n_updates", "_episode_num")
-EPISODE = ("r", "l", "t")  # fields of the last episodes, for the means in the log
+EPISODE = ("r", "l", "t")  # fields of the last episodes (return, length, time), which the log averages
 ROWS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 Saved = Mapping[str, Any]
 
 
 def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
-    """Make the algorithm with a new policy, if it takes the environment and the settings."""
+    """Construct the algorithm. Raise InputError if it does not support the environment or the settings."""
     types = {name: hint for name, (hint, _) in arguments(ALGORITHMS[settings.algo]).items()} | POLICY | VALUE_INIT
     check_settings(settings.algo, types, settings.algo_settings)
     keywords: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
@@ -58,17 +58,17 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
     except (AssertionError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{settings.algo} refuses {settings.env} or these settings: {error}") from error
     if value_init == "zero":
-        torch.nn.init.zeros_(cast(ActorCriticPolicy, model.policy).value_net.weight)  # its bias is zero
+        torch.nn.init.zeros_(cast(ActorCriticPolicy, model.policy).value_net.weight)  # the bias is zero already
     return model
 
 
 def derived(*keys: int) -> int:
-    """Return a seed for SB3; neighbouring keys give independent seeds."""
+    """Derive a seed for SB3 from integers; similar integers give independent seeds."""
     return int(np.random.SeedSequence(keys).generate_state(1)[0] >> 1)
 
 
 def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
-    """Return all that resuming needs, except a replay buffer."""
+    """Return everything needed to resume, except the replay buffer."""
     optimisers, variables = _parts(model)
     episodes, successes = model.ep_info_buffer or (), model.ep_success_buffer or ()
     return {
@@ -83,7 +83,7 @@ def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
 
 
 def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
-    """Restore the policy of a `state_dict`; refuse other settings."""
+    """Restore the policy from a `state_dict`. Raise InputError if its parameters do not fit the settings."""
     policy = dict(model.policy.state_dict())
     model.policy.load_state_dict(tree.restore(policy, saved["policy"]))
     moments = _moments(model)
@@ -94,7 +94,7 @@ def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
 
 
 def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
-    """Continue from a `state_dict` with new episodes."""
+    """Restore the algorithm from a `state_dict`; environments start new episodes."""
     load_policy(model, saved)
     optimisers, variables = _parts(model)
     for name, optimiser in optimisers.items():
@@ -110,12 +110,12 @@ def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
 
 
 def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
-    """Return the transitions of a buffer; SB3's own file also stores the empty rows, often the majority."""
+    """Return the filled rows of a replay buffer. SB3's own file also stores the empty rows, often the majority."""
     return tree.save(_rows(buffer, buffer.size())) | {"pos": torch.tensor(buffer.pos)}
 
 
 def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
-    """Fill an empty buffer with saved transitions; refuse transitions of other settings."""
+    """Fill an empty buffer with saved transitions. Raise InputError if they do not fit the settings."""
     n, pos = len(saved["rewards"]), int(saved["pos"])
     if pos not in (range(buffer.buffer_size) if n == buffer.buffer_size else [n]):
         raise InputError(f"its replay buffer has {n} of {buffer.buffer_size} rows, but position {pos}")
@@ -126,14 +126,14 @@ def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
 
 
 def _parts(model: BaseAlgorithm) -> tuple[dict[str, Optimizer], dict[str, Tensor]]:
-    """Return optimisers and variables beside the policy, by their names in the model."""
+    """Return optimisers and variables that are not part of the policy, by attribute name."""
     objects, variables = model._get_torch_save_params()
     optimisers = {name: attrgetter(name)(model) for name in objects if name != "policy"}
     return optimisers, {name: attrgetter(name)(model) for name in variables}
 
 
 def _load_adam(optimiser: Optimizer, saved: Mapping[str, Tensor]) -> None:
-    """Restore the state of an optimiser; its learning rate and the like follow from the settings."""
+    """Restore the state of an Adam optimiser; its hyperparameters come from the settings."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     like = {i: {"step": torch.zeros(()), "exp_avg": p, "exp_avg_sq": p} for i, p in enumerate(parameters)}
     stepped = {path.partition(".")[0] for path in saved}  # a parameter without a gradient has no state
@@ -142,7 +142,7 @@ def _load_adam(optimiser: Optimizer, saved: Mapping[str, Tensor]) -> None:
 
 
 def _moments(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
-    """Return the running moments of VecNormalize, if there is one."""
+    """Return the running moments of VecNormalize by name; {} without VecNormalize."""
     env = model.get_vec_normalize_env()
     if env is None:
         return {}

@@ -1,10 +1,12 @@
-"""Results of `explore rl`: the files of a run, the result in the terminal, the page of a report.
+"""Results of `explore rl`: the files of a run, the output in the terminal, and the sections of a report.
 
-metrics.jsonl and TensorBoard: a series a seed, `<posterior>-seed-<n>`; a step is a step of the environment, all copies
-together. results.csv: a row a seed and iteration. models/<series>/<steps>/: the last checkpoint, which is model.pt
-(policy, optimisers, counts), bonus.pt (state of the dynamics model and its replay) and replay_buffer.pt (off-policy),
-and for users of stable-baselines3 model.zip and vecnormalize.pkl; models/<series>/best-<steps>/: the policy that was
-best in an evaluation.
+- metrics.jsonl, TensorBoard: one series per seed, `<posterior>-seed-<n>`; the step counts environment steps, all copies
+  together.
+- results.csv: one row per seed and iteration.
+- models/<series>/<steps>/: the last checkpoint. model.pt has policy, optimisers and counts; bonus.pt has the dynamics
+  model and its replay; replay_buffer.pt is for off-policy algorithms. Users of stable-baselines3 can load model.zip
+  and vecnormalize.pkl.
+- models/<series>/best-<steps>/: the policy with the best evaluation.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from explore.core.errors import curvature_note
 from explore.runs.record import Run, plain
 from explore.runs.recorded import flat
 
-LAST = 10  # iterations by which a policy is judged in the end
+LAST = 10  # number of final iterations that the results average over
 TITLE = (
     f"The last {LAST} iterations: mean return of an episode (without bonus), share of episodes with a success "
     "and of iterations with a positive reward (paid)"
 )
 PLACES = {"return": 3, "success": 2, "paid": 2, "seconds": 1, "first_paid": 0}  # columns and their decimals
-COUNTS = ("dropped", "restarts")  # of transitions that were not finite, and of the dynamics model, if there is one
+COUNTS = ("dropped", "restarts")  # ignored non-finite transitions; restarts of the dynamics model, if there is one
 FURTHER = {
     "success": "share of episodes with a success",
     "extrinsic_total": "reward per iteration",
@@ -46,7 +48,7 @@ FURTHER = {
 
 
 def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int] | None:
-    """Write an event; return the steps of the checkpoint that is due, if one is, by series."""
+    """Write an event. Return the timesteps of the checkpoint that is now due, by series, or None if none is due."""
     if isinstance(event, int):
         return None
     s = experiment.settings
@@ -65,7 +67,7 @@ def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int
 
 
 def results(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the means of each seed's last iterations, and the iteration of its first reward, from results.csv."""
+    """Summarise results.csv by seed: means over the last iterations, first rewarded iteration, and counts."""
     return [_seed(seed, rows) for seed, rows in table.groupby("seed")]
 
 
@@ -73,7 +75,7 @@ def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
     last, paid = rows.tail(LAST), rows[rows.extrinsic_total > 0]
     return {
         "seed": int(seed),
-        "return": float(last.ep_extrinsic_mean.mean()),  # without iterations in which no episode ended
+        "return": float(last.ep_extrinsic_mean.mean()),  # skips iterations in which no episode ended
         "success": float(last.success.mean()),
         "paid": float((last.extrinsic_total > 0).mean()),
         "first_paid": int(paid.iteration.iloc[0]) if len(paid) else None,
@@ -85,7 +87,7 @@ def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
-    """Return the result."""
+    """Return the result; there is no figure."""
     seeds, settings = results(pd.read_csv(folder / "results.csv")), experiment.settings
     note = curvature_note([position.initial_curvature_share for position in experiment.positions.values()])
     failures = [f"Dynamics model, in the end: {note}"] if note else []
@@ -95,9 +97,9 @@ def report(experiment: Experiment, folder: Path) -> Report:
 
 
 def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield why there was no bonus, if there was none, and its share of the time."""
+    """Yield the reason if the bonus was always 0, and the share of time spent on the bonus."""
     reason, frame = settings.unpaid, pd.DataFrame(seeds)
-    # Off-policy the bonus is no part of the rewards of a batch.
+    # Off-policy, the rewards of a batch do not include the bonus.
     if settings.algo != "sac" and settings.vime and not frame.bonus_paid.any():
         reason = reason or "the dynamics model learnt nothing from any transition"
     if reason:
@@ -108,7 +110,7 @@ def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str
 
 
 def table(seeds: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return a table with a row a seed, and their means with standard errors."""
+    """Return a table with one row per seed and, for several seeds, a row of means and standard errors."""
     places = PLACES if seeds[0]["restarts"] is None else PLACES | dict.fromkeys(COUNTS, 0)
     rows = [
         {"seed": str(row["seed"])}
@@ -126,13 +128,13 @@ def _over_seeds(seeds: list[dict[str, Any]], name: str) -> Estimate:
 
 
 def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> dict[str, Any]:
-    """Return the result as JSON can hold it (null: unknown).
+    """Return the result as JSON-compatible values (null: unknown).
 
-    Of the last iterations: `return` is the mean of the episodes' extrinsic returns, `success` the share of episodes
-    with a success, `paid` the share of iterations with one; `first_paid` is the first iteration with one, or
-    null. `dropped` counts the transitions that were not finite, `restarts` those of the dynamics model; `bonus_paid`
-    says whether any batch had a bonus that was not 0. `overall` has means and standard errors over seeds; `solved`
-    counts the seeds that every one of the last iterations paid.
+    Over the last iterations, `return` is the mean extrinsic return of an episode, `success` the share of successful
+    episodes, and `paid` the share of iterations with a positive reward. `first_paid` is the first such iteration.
+    `dropped` counts ignored non-finite transitions, and `restarts` counts restarts of the dynamics model. `bonus_paid`
+    tells whether any batch had a positive bonus. `overall` has means and standard errors over seeds; its `solved`
+    counts the seeds with a positive reward in each of the last iterations.
     """
     named = {name: getattr(settings, name) for name in ("env", "algo", "posterior")}
     named |= {name: (settings.vime or {}).get(name) for name in ("bonus", "eta")}
@@ -143,7 +145,7 @@ def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> di
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
-    """Yield the sections of all runs, returns first."""
+    """Yield the report sections for all runs, returns first."""
     posteriors = [str(run.config["posterior"]) for run in runs]
     labels = [p if posteriors.count(p) == 1 else f"{p} ({run.name})" for p, run in zip(posteriors, runs, strict=True)]
     tables = {label: run.table("results.csv") for label, run in zip(labels, runs, strict=True)}
@@ -164,7 +166,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def _figure(tables: Mapping[str, pd.DataFrame], columns: Mapping[str, str], **size: Any) -> Figure:
-    """Draw columns of results.csv, by their titles, over steps of the environment."""
+    """Draw columns of results.csv over environment steps. `columns` maps names to titles."""
     lines = {
         title: {
             label: table.pivot(index="timesteps", columns="seed", values=name)

@@ -26,21 +26,21 @@ from explore.runs.recorded import Values
 from explore.vime import DynamicsSettings, IntrinsicReward, RewardSettings
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": SAC}
-# Options that are settings as they stand.
+# Options that become settings unchanged.
 PLAIN = ("env", "algo", "posterior", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
-# Options of the bonus; -p vime.KEY sets the rest of it.
+# Options of the bonus; -p vime.KEY sets its other settings.
 BONUS = ("eta", "bonus", "normalise", "n_eff")
-# Arguments that are set elsewhere, and a memory layout whose replay cannot be saved in part.
+# Arguments that are set elsewhere, and a memory layout of the replay buffer that cannot be saved in part.
 HIDDEN = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "optimize_memory_usage"}
 POLICY = {"net_arch": tuple[int, ...], "activation": Literal["tanh", "relu", "elu"], "log_std_init": float}
-# Ranges of numbers; stable-baselines3 itself checks few, and fails late or never.
+# Allowed ranges. Stable-baselines3 checks few of them, and fails late or never.
 RANGES = {
     **dict.fromkeys(("n_steps", "n_epochs", "batch_size", "train_freq", "buffer_size", "cg_max_steps"), "[1, 1e10]"),
     **dict.fromkeys(("gamma", "gae_lambda", "tau"), "[0, 1]"),
     "learning_rate": "[0, 1e10]", "net_arch": "[1, 100000]",
 }  # fmt: skip
-# The start of the critic's last layer. From zero a critic predicts 0 until there is a reward, as a baseline fitted to
-# returns does; from stable-baselines3's orthogonal start its noise moves a policy that has had no reward yet.
+# Initialisation of the critic's last layer. With zero, the critic predicts 0 until there is a reward, like a baseline
+# fitted to returns. With stable-baselines3's orthogonal weights, its noise changes the policy before any reward.
 VALUE_INIT = {"value_init": Literal["orthogonal", "zero"]}
 
 
@@ -55,18 +55,18 @@ class Settings:
     algo_settings: Values  # arguments of the algorithm, and of its policy
     posterior: str
     vime: Mapping[str, Any] | None  # arguments of `IntrinsicReward`; None: no bonus
-    timesteps: int  # of a seed, all copies of the environment together
+    timesteps: int  # per seed, all copies of the environment together
     n_envs: int
     seed: int
     seeds: int
     vec_normalize: bool
     eval_freq: int | None
     checkpoint_freq: int
-    jobs: int = 1  # processes, each with a seed; all of one device, the processor
+    jobs: int = 1  # number of processes, each of which trains a seed on the CPU
 
     @property
     def batch(self) -> int:
-        """Steps between two updates of the policy or, off-policy, of the dynamics model."""
+        """Number of steps between two updates of the policy or, off-policy, of the dynamics model."""
         if issubclass(ALGORITHMS[self.algo], OnPolicyAlgorithm):
             return int(self.algo_settings["n_steps"] * self.n_envs)  # type: ignore[arg-type, operator]
         return int((self.vime or {"interval": RewardSettings.interval})["interval"])
@@ -77,7 +77,7 @@ class Settings:
         if not self.vime:
             return None
         trained = math.ceil(self.vime["minimum"] / self.batch) * self.batch
-        # On-policy the model pays whole batches that come after.
+        # On-policy, only batches after this one get a bonus.
         on_policy = math.ceil(self.timesteps / self.batch) * self.batch - 1
         if (self.timesteps if self.algo == "sac" else on_policy) >= trained:
             return None
@@ -110,7 +110,7 @@ def _json(text: str) -> Any:
 
 
 def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
-    """Return arguments of the algorithm and of its policy."""
+    """Return the arguments of the algorithm and of its policy."""
     cls = ALGORITHMS[options["algo"]]
     plain = arguments(cls)
     allowed = {name: hint for name, (hint, _) in plain.items()} | POLICY
@@ -127,13 +127,13 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
         settings |= _paper(steps * copies, copies)
     if options["algo"] == "sac" and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
         raise InputError("--algo-param n_steps is not supported with a bonus. Leave it out, or pass --posterior none")
-    if options["algo"] == "sac":  # more room than there are steps would only cost memory
+    if options["algo"] == "sac":  # a buffer larger than the number of steps would waste memory
         settings["buffer_size"] = min(settings["buffer_size"], options["timesteps"])
     return settings | chosen
 
 
 def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
-    """Return type and default of the arguments of an algorithm that can be written as text."""
+    """Return the type and default of each algorithm argument that the command line can set."""
     return {
         name: (hint, parameter.default)
         for name, parameter in inspect.signature(cls).parameters.items()
@@ -142,7 +142,7 @@ def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
 
 
 def _paper(batch: int, copies: int) -> dict[str, Any]:
-    """Return TRPO's settings in VIME (Houthooft et al. 2016), adding a critic and more damping."""
+    """Return the TRPO settings of VIME (Houthooft et al. 2016), with a critic and more damping added."""
     return {
         "n_steps": batch // copies, "batch_size": min(500, batch), "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01,
         "cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.8, "line_search_max_iter": 15,
@@ -151,7 +151,7 @@ def _paper(batch: int, copies: int) -> dict[str, Any]:
 
 
 def _writable(hint: Any) -> Any:
-    """Return the part of a type that can be written as text, or None."""
+    """Return the part of a type hint that the command line can set, or None."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     every = typing.get_args(hint) if union else (hint,)
     plain = [a for a in every if a in (int, float, bool, str)]
@@ -186,7 +186,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """Return the settings of a dataclass that can be written as text; for a mixture also its members' settings."""
+    """Return the settings of a dataclass that the command line can set; for a mixture, also those of its members."""
     allowed = registry.settings_of(type(record))
     values = {f.name: getattr(record, f.name) for f in fields(record) if f.name in allowed}
     inner = getattr(record, "posterior", None)

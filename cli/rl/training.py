@@ -1,9 +1,9 @@
-"""The training of a seed of `explore rl`: environments, policy and bonus, from checkpoint to checkpoint.
+"""The training of one seed of `explore rl`: environments, policy and bonus, from checkpoint to checkpoint.
 
-Stable-baselines3 runs the loop, so that events come from its callbacks. An iteration is a batch of experience with the
-updates that follow. Stable-baselines3 writes its log before the policy learns; here it is written after, so that a
-line has all of an iteration and a checkpoint loses none of it. The folder of a model appears complete, and
-older ones are removed when the run's checkpoint has the hashes of the new one.
+Stable-baselines3 runs the training loop, and its callbacks produce the events. An iteration is a batch of experience
+and the updates that follow. Stable-baselines3 logs before the policy update. Here the log is written afterwards, so
+that a row covers a complete iteration and a checkpoint loses none of it. Model folders are written atomically. Older
+ones are removed once the run's checkpoint contains the hashes of the new one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from explore.vime.env_wrappers import Sums
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3 import Episodes, VIMECallback, VIMEReplayBuffer
 
-EPISODES = 10  # of an evaluation
-FORMAT = 1  # of the files of a checkpoint
-# Tags that become columns of results.csv, called by the names behind the slash.
+EPISODES = 10  # episodes per evaluation
+FORMAT = 1  # format version of checkpoint files
+# Tags that become columns of results.csv, named by the part after the slash.
 TAGS = (
     "rollout/extrinsic_total", "rollout/ep_extrinsic_mean", "rollout/success", "rollout/ep_intrinsic_mean",
     "vime/bonus_mean", "vime/bonus_median", "vime/dyn_nll_before", "vime/dyn_rmse_before",
@@ -49,7 +49,7 @@ Row = dict[str, float]
 
 
 class Log(KVWriter):
-    """Forwards the log of stable-baselines3, as a step and values by tag."""
+    """A log writer for stable-baselines3 that passes the step, and values by tag, to a function."""
 
     def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
         self._on_log = on_log
@@ -63,7 +63,7 @@ class Log(KVWriter):
 
 
 class TimedVIME(VIMECallback):
-    """VIME that measures the seconds of a batch's scores and updates."""
+    """A VIME callback that measures the seconds that the bonus and updates of a batch take."""
 
     seconds = 0.0
 
@@ -77,11 +77,11 @@ class TimedVIME(VIMECallback):
 
 
 class Iterations(BaseCallback):
-    """Cuts training into iterations of `batch` steps; `number` are done.
+    """A callback that divides training into iterations of `batch` steps; `number` of them are finished.
 
-    The metrics of `bonus` are logged, or the time of `timed`, if that callback computes the bonus. `on_step` receives
-    new steps of the environment, `before_log` may add to the log of an iteration, `after_log` receives its row of
-    results.csv.
+    It logs the time of `timed`, if that callback computes the bonus, and otherwise the metrics of `bonus`. `on_step`
+    receives the number of new environment steps. `before_log` may add to the log of an iteration. `after_log` receives
+    its row of results.csv.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Iterations(BaseCallback):
         self._start()
 
     def _on_rollout_start(self) -> None:
-        # Called once before any step too.
+        # Also called once before the first step.
         if self.model.num_timesteps - self._first >= self._batch:
             self._finish()
 
@@ -148,13 +148,13 @@ class Iterations(BaseCallback):
 
 @dataclass(frozen=True)
 class Position:
-    """The progress of a seed in the run's checkpoint."""
+    """The progress of a seed, as saved in the run's checkpoint."""
 
     iteration: int = 0
     timesteps: int = 0
-    best: int | None = None  # steps at which the policy was best in an evaluation
+    best: int | None = None  # timesteps of the policy with the best evaluation
     best_return: float | None = None
-    digests: dict[str, str] = field(default_factory=dict)  # of the model files of the last checkpoint
+    digests: dict[str, str] = field(default_factory=dict)  # hashes of the model files of the last checkpoint
     initial_curvature_share: float = 0.0  # of the dynamics model
 
     def __post_init__(self) -> None:
@@ -163,24 +163,24 @@ class Position:
 
 
 class Piece(NamedTuple):
-    """The events of a seed since its last checkpoint; its model is in the run folder, and a checkpoint is due."""
+    """The events of a seed since its last checkpoint. Its model is saved, so a checkpoint of the run is now due."""
 
     seed: int
-    begins: bool  # whether it is the first one of this start
-    events: list[Row | tuple[int, dict[str, float]]]  # rows of results.csv; steps with values by tag
+    begins: bool  # whether this is the first piece since the seed was started or resumed
+    events: list[Row | tuple[int, dict[str, float]]]  # rows of results.csv, and (step, values by tag) for the log
     position: Position
 
 
-Emit = Callable[[Piece | int], None]  # an int: new steps of the environment
+Emit = Callable[[Piece | int], None]  # an int: number of new environment steps
 
 
 class Training:
-    """The training of a seed, the root of all its random numbers, from its start or from the files of a checkpoint.
+    """The training of one seed, from scratch or from checkpoint files. All random numbers derive from the seed.
 
     Attributes:
         model: the algorithm with its policy.
         bonus: the bonus with its dynamics model, if there is one.
-        position: its progress.
+        position: the progress so far.
     """
 
     def __init__(self, settings: Settings, seed: int, device: str, folder: Path | None = None, run: str = ""):
@@ -196,7 +196,7 @@ class Training:
         if isinstance(buffer, VIMEReplayBuffer):
             self.bonus = buffer.bonus
         elif settings.vime:
-            vec_env = cast(VecEnv, self.model.get_env())  # which has the channels of images first
+            vec_env = cast(VecEnv, self.model.get_env())  # which moves the channels of images first
             keywords = {"seed": seed, "device": device, **settings.vime}
             self.bonus = IntrinsicReward(vec_env.observation_space, vec_env.action_space, **keywords)
             self._timed = TimedVIME(self.bonus)
@@ -205,7 +205,7 @@ class Training:
 
     @staticmethod
     def at(settings: Settings, seed: int, device: str, position: Position, folder: Path | None) -> Training:
-        """Start the training, or continue it from its checkpoint in the run folder, which is checked."""
+        """Start the training, or resume it from the checkpoint in the run folder after checking the hashes."""
         saved = None
         if folder and position.timesteps:
             saved = models_folder(folder, settings, seed) / str(position.timesteps)
@@ -221,7 +221,7 @@ class Training:
         return training
 
     def train(self, folder: Path, emit: Emit) -> None:
-        """Train to the end; write models into the run folder, and emit new steps and pieces."""
+        """Train to the end. Write models into the run folder, and call `emit` with new steps and pieces."""
         self.learn(
             self.position.iteration, lambda *log: self._events.append(log), on_step=emit,
             before_log=lambda: self._evaluate(folder), after_log=lambda row: self._record(folder, emit, row),
@@ -229,7 +229,7 @@ class Training:
         self.close()
 
     def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
-        """Train to the end, after `number` iterations; `events` are those of `Iterations`."""
+        """Train to the end, after `number` finished iterations. `events` are the functions that `Iterations` calls."""
         self.model.set_logger(Logger(None, [Log(on_log)]))
         each = Iterations(self._settings.batch, number, self.bonus, self._timed, **events)
         callbacks: list[BaseCallback] = [each, *([self._timed] if self._timed else [])]
@@ -237,7 +237,7 @@ class Training:
         self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
 
     def _evaluate(self, folder: Path) -> None:
-        """Evaluate the policy when it is time, and save it if it is the best yet."""
+        """Evaluate the policy if an evaluation is due, and save it if it is the best so far."""
         steps, every = self.model.num_timesteps, self._settings.eval_freq
         if not every or steps // every == self.position.timesteps // every:
             return
@@ -267,7 +267,7 @@ class Training:
                 shutil.rmtree(path)
 
     def evaluate(self) -> tuple[float, float]:
-        """Return mean return and length of episodes without noise and bonus, from the same initial states each time."""
+        """Return the mean return (without bonus) and length of deterministic episodes with fixed initial states."""
         env = environments(self._settings, min(EPISODES, self._settings.n_envs))
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:
@@ -279,7 +279,7 @@ class Training:
         return float(np.mean(returns)), float(np.mean(lengths))
 
     def save_policy(self, folder: Path, run: str = "") -> None:
-        """Save the policy, with the id of the run, also in stable-baselines3's format."""
+        """Save the policy with the id of the run, and again in the format of stable-baselines3."""
         files.save(folder / "model.pt", "model", FORMAT, models.state_dict(self.model), run)
         self.model.save(folder / "model.zip")
         normalise = self.model.get_vec_normalize_env()
@@ -287,7 +287,7 @@ class Training:
             normalise.save(str(folder / "vecnormalize.pkl"))
 
     def save(self, folder: Path, run: str = "") -> None:
-        """Save all that resuming needs."""
+        """Save everything needed to resume."""
         self.save_policy(folder, run)
         if self.bonus is not None:
             files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict(), run)
@@ -298,7 +298,7 @@ class Training:
     def _load(self, folder: Path, run: str) -> None:
         with reading(folder / "model.pt", "model", run) as saved:
             models.load_state_dict(self.model, saved)
-        # The seed of the start would repeat the same noise and episodes.
+        # The initial seed would repeat the same noise and episodes.
         self.model.set_random_seed(derived(self.seed, self.model.num_timesteps))
         if self.bonus is not None:
             with reading(folder / "bonus.pt", "bonus", run) as saved:
@@ -314,7 +314,7 @@ class Training:
 
 @contextmanager
 def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
-    """Read a file of run `run` written by `save`. Any reader error means the file is corrupt."""
+    """Yield the content of a file that `save` wrote for `run`; re-raise errors from restoring it as `InputError`."""
     content = files.load(path, kind, FORMAT, run)
     try:
         yield content
@@ -325,7 +325,7 @@ def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
 
 
 def series(settings: Settings, seed: int) -> str:
-    """Return the series of a seed."""
+    """Return the name of a seed's series in metrics.jsonl, TensorBoard and the models folder."""
     return file_name(settings.posterior, "seed", str(seed))
 
 
@@ -335,9 +335,9 @@ def models_folder(folder: Path, settings: Settings, seed: int) -> Path:
 
 
 def _write(folder: Path, model: Path, save: Callable[[Path, str], None]) -> None:
-    """Write the folder of a model in a run folder; it appears complete or not at all."""
+    """Write a model folder into a run folder, atomically."""
     model.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(model) as draft:
         draft.mkdir()
         save(draft, run_id(folder))
-        shutil.rmtree(model, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(model, ignore_errors=True)  # left by a process that was killed

@@ -1,4 +1,4 @@
-"""`explore rl --watch RUN`: a trained policy as an animated GIF in its run folder."""
+"""`explore rl --watch RUN`: an episode of a trained policy as an animated GIF in the run folder."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from explore.core.errors import InputError
 from explore.runs.record import plain
 from explore.runs.recorded import run_id
 
-STEPS = 1000  # of an episode, at most
+STEPS = 1000  # maximum length of the episode
 
 
 def run(options: Mapping[str, Any], chosen: bool) -> None:
-    """Write an episode of a policy as a GIF, by default the first seed's."""
+    """Write an episode of a trained policy as a GIF. Use the first seed, unless --seed was passed (`chosen`)."""
     folder = Path(options["watch"])
     with start.reading(folder):
         settings = start.settings(Settings, folder, "rl", options["trust"])
@@ -55,7 +55,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
 
 
 def _policy(folder: Path, settings: Settings, seed: int) -> Path:
-    """Return the folder of the best evaluated policy, else of the last one; the run may still be going on."""
+    """Return the folder of the policy with the best evaluation, or of the last one. The run may be unfinished."""
     seeds = range(settings.seed, settings.seed + settings.seeds)
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")
@@ -68,14 +68,14 @@ def _policy(folder: Path, settings: Settings, seed: int) -> Path:
 
 
 def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Image], float]:
-    """Return pictures of an episode without noise, and its return."""
+    """Run an episode with the deterministic policy. Return its frames and its return."""
     scale = model.get_vec_normalize_env()
     observation, _ = env.reset(seed=seed)
     frames, total, ended = [_picture(env)], 0.0, False
     while not ended and len(frames) <= STEPS:
         check_finite(observation, "an observation", env.spec.id)
         action, _ = model.predict(scale.normalize_obs(observation) if scale else observation, deterministic=True)
-        # Some environments use an action as an index, which an array cannot be.
+        # Some environments use the action as an index, which must not be an array.
         taken = int(action) if isinstance(env.action_space, Discrete) else action
         observation, reward, terminated, truncated, _ = env.step(taken)
         total, ended = total + float(reward), terminated or truncated
@@ -84,7 +84,7 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
 
 
 def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
-    """Make the algorithm for one environment, with next to no memory; its policy has the shape of the trained one."""
+    """Construct the algorithm for one environment with minimal buffers; its policy has the trained one's shape."""
     s = settings
     smaller = {"buffer_size": 1} if s.algo == "sac" else {"n_steps": s.batch}
     one: VecEnv = DummyVecEnv([lambda: env])
@@ -96,7 +96,7 @@ def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
 def _picture(env: Any) -> Image.Image:
     try:
         pixels = env.render()
-    except Exception as error:  # any error of an environment's own code, or of a missing screen
+    except Exception as error:  # any error in the environment's code, or a missing display
         raise InputError(f"cannot render {env.spec.id}: {type(error).__name__}: {error}") from error
     if not isinstance(pixels, np.ndarray):
         raise InputError(f"{env.spec.id} does not render images. It must support render_mode rgb_array")

@@ -1,4 +1,4 @@
-"""`explore suggest`: the options."""
+"""Command-line options of `explore suggest`."""
 
 import click
 

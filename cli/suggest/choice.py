@@ -1,4 +1,4 @@
-"""Rows to measure next, with predictions, scores and reasons: by a model, or spread over the table."""
+"""The choice of rows to measure next, by a model or spread over the table, with predictions and reasons."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from explore.learning.model import FittedModel
 from explore.learning.saved import Names
 from explore.learning.scaling import Transform
 
-FAR = 0.9  # share of the candidates that are nearer to a measured row than one that is called far
-SAMPLE = 1_000  # candidates that represent all
-ROUGH = 20  # measured rows below which intervals are rough
+FAR = 0.9  # a row is called far if this share of the candidates is nearer to a measured row
+SAMPLE = 1_000  # size of the random sample that represents all candidates
+ROUGH = 20  # with fewer measured rows, intervals are called rough
 UNITS = {
     "epig": "nats", "information-gain": "nats", "batch-bald": "nats", "entropy": "nats",
     "max-variance": "standardised", "bait": "standardised", "core-set": "distance, standardised",
     "margin": "1 less the margin",
 }  # fmt: skip
-GAINS = {"epig", "information-gain", "batch-bald"}  # their scores are information
-FEWEST = 5  # measured rows for a model; with fewer, rows are spread over the features
-UPDATES = 5_000  # of a fit, unless --epochs says otherwise
+GAINS = {"epig", "information-gain", "batch-bald"}  # acquisitions whose score is an information gain
+FEWEST = 5  # minimum of measured rows for a model; with fewer, suggestions are spread over the table
+UPDATES = 5_000  # maximum per fit, unless --epochs is passed
 Progress = Callable[[int, int], None]
 
 
 class Model(NamedTuple):
-    """A learner whose pool is the table, and the scale in which it learns."""
+    """A learner whose pool is the table, with the transform of its targets."""
 
     learner: ActiveLearner
     transform: Transform
     names: Names
-    posterior: Predictive  # of the settings, for rows whose targets are all measured
+    posterior: Predictive  # of the settings, whose likelihood needs all targets of a row
 
     @property
     def fitted(self) -> FittedModel:
-        """The fitted posterior of the settings."""
+        """The fitted model with `posterior`, for saving."""
         return replace(self.learner.model, posterior=self.posterior)
 
     def predict(self, x: np.ndarray) -> pd.DataFrame:
@@ -63,16 +63,16 @@ class Model(NamedTuple):
 class Choice(NamedTuple):
     """The rows to measure next."""
 
-    rows: pd.DataFrame = pd.DataFrame()  # by number, best first; columns as in next.csv, without their _
+    rows: pd.DataFrame = pd.DataFrame()  # indexed by row number, best first; columns as in next.csv, without the _
     score: str = ""  # name and unit of the scores
     notes: Sequence[str] = ()
-    measures: Mapping[str, float] = {}  # for --stop-when
+    measures: Mapping[str, float] = {}  # values that --stop-when may limit
     stopped: str = ""  # the reason, when --stop-when applies
-    model: Model | None = None  # None: there is too little to learn from
+    model: Model | None = None  # None: too few measurements for a model
 
 
 def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
-    """Return the next k rows of the pool, best first; fewer, or none, where --stop-when says so."""
+    """Choose the next k rows of the pool, best first; fewer or none, if --stop-when limits them."""
     notes, every, conditions = [], len(rows.measured), limits(settings)
     if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
         rows = rows.complete()
@@ -96,7 +96,7 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
 
 
 def _has_enough(rows: Rows, settings: Settings) -> bool:
-    """Return whether the rows suffice for a model."""
+    """Return whether there are enough measurements to fit a model."""
     if len(rows.measured) < FEWEST:
         return False
     if settings.task == "classification":
@@ -105,7 +105,7 @@ def _has_enough(rows: Rows, settings: Settings) -> bool:
 
 
 def _classes(rows: Rows) -> tuple[str, ...]:
-    """Return the classes that were measured, in the order of their numbers, or of their letters."""
+    """Return the measured classes in numerical order, or in alphabetical order if one is not a number."""
     names = sorted({str(values[0]) for values in rows.values})
     numbers = {name: None if absent(name) else number(name) for name in names}
     if None not in numbers.values():
@@ -116,10 +116,10 @@ def _classes(rows: Rows) -> tuple[str, ...]:
 def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Progress) -> Model:
     """Fit a model to the measured rows.
 
-    A row with open targets is told as a copy of itself: it may still be suggested, or is pending.
+    The learner gets a copy of each partly measured row, because the row itself may be pending or suggested again.
 
     Raises:
-        Failure: when the fit fails.
+        Failure: if the fit fails.
     """
     data = _dataset(table, rows, settings)
     transform = _transform(table, rows, settings, data.y)
@@ -140,7 +140,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     candidates = np.zeros((1, len(x)), bool)
     candidates[0, [*labelled, *rows.pending, *rows.pool]] = True
     cost = None
-    if rows.costs is not None:  # of copies and of rows that are gone it does not matter
+    if rows.costs is not None:  # costs of copies and of removed rows do not matter
         cost = np.nan_to_num(np.append(rows.costs, np.ones(len(x) - len(rows.costs))), nan=1.0)
     learner = ActiveLearner(
         posterior("partial-gaussian") if partly else plain, x, [rule], allowed=candidates, cost=cost,
@@ -148,7 +148,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     )  # fmt: skip
     learner.tell(labelled, transform.apply(data.y) if settings.task == "regression" else data.y)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FailedFitWarning)  # it is a failure here
+        warnings.simplefilter("ignore", FailedFitWarning)  # raised as Failure below
         for epoch in learner.fit():
             progress(epoch.epoch, epoch.epochs)
     if not bool(learner.fitted.state.common.alive.all()):
@@ -168,7 +168,7 @@ def _dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
 
 
 def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> Transform:
-    """Return the scale in which targets are learnt; refuse values without a logarithm."""
+    """Return the fitted transform of the targets. Raise InputError if --transform log meets a value <= 0."""
     if settings.transform == "log" and (y <= 0).any():
         i, o = np.argwhere(y <= 0)[0].tolist()
         row, target = rows.measured[i], settings.target[o]
@@ -180,7 +180,7 @@ def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> T
 
 
 def _epochs(labels: int, settings: Any) -> int:
-    """Return the posterior's epochs, fewer where that would be too many updates."""
+    """Return the posterior's number of epochs, or fewer to make at most `UPDATES` updates."""
     steps = len(batches(labels, settings["batch_size"], settings["min_batches"]))
     return max(1, min(int(settings["epochs"]), UPDATES // steps))
 
@@ -188,7 +188,7 @@ def _epochs(labels: int, settings: Any) -> int:
 def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
     learnt = _fit(table, rows, settings, device, progress)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RedundancyWarning)  # a note below
+        warnings.simplefilter("ignore", RedundancyWarning)  # reported as a note below
         asked = learnt.learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
     chosen, scores = asked.indices[0].tolist(), _in_units(asked.scores[0], learnt, settings)
     prediction = learnt.predict(rows.x[chosen])
@@ -197,10 +197,10 @@ def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, devic
     suggestions.insert(0, "rank", range(1, len(chosen) + 1))
     reasons = _reasons(rows, chosen, scores, learnt, prediction, settings)
     suggestions = suggestions.assign(score=scores, reason=reasons)
-    # Where costs count, the first row's score may not be the best.
+    # With costs, the first row may not have the best score.
     best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
     measures = {"gain": best(scores)}
-    if settings.task == "regression":  # of the target for which it is largest
+    if settings.task == "regression":  # of the target with the widest intervals
         every = learnt.predict(rows.x[_sample(rows)])
         low, high = (every[_columns(learnt, part)].to_numpy() for part in ("low", "high"))
         measures["width"] = float((high - low).mean(0).max())
@@ -213,13 +213,13 @@ def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, devic
 
 
 def _columns(learnt: Model, *parts: str) -> list[str]:
-    """Return the columns of these parts of all targets' predictions; classes have none."""
+    """Return the names of the prediction columns for these parts of all targets; [] for classification."""
     targets = () if learnt.names.classes else learnt.names.targets
     return [learnt.names.of(part, target) for target in targets for part in parts]
 
 
 def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
-    """Convert scores from the standardised units of the model."""
+    """Convert scores from the model's standardised units to those of `_unit`."""
     mean, scale = (moment.flatten()[0] for moment in learnt.learner.fitted.scales.y)
     if settings.acquisition == "expected-improvement":
         scores = scores * scale
@@ -229,7 +229,7 @@ def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
 
 
 def _unit(settings: Settings) -> str:
-    """Return the unit of the scores."""
+    """Return the unit of the scores, "" if they have none."""
     if settings.acquisition not in ("expected-improvement", "upper-confidence-bound"):
         return UNITS.get(settings.acquisition, "")
     target = settings.target[0]
@@ -238,13 +238,13 @@ def _unit(settings: Settings) -> str:
 
 
 def _sample(rows: Rows) -> list[int]:
-    """Return a sample of the candidates."""
+    """Return a random sample of at most `SAMPLE` candidates, the same every time."""
     sample: list[int] = np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
     return sample
 
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
-    """Choose rows far from each other, when there are too few labels."""
+    """Choose rows that are far from measured rows and from each other, if there are too few labels for a model."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
     far = "spread over the table: {:.2g} standard deviations from the nearest measured or suggested row"
     scores = [distance if np.isfinite(distance) else None for distance in distances]
@@ -265,7 +265,7 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
 def _reasons(
     rows: Rows, chosen: list[int], scores: list[float], learnt: Model, prediction: pd.DataFrame, settings: Settings
 ) -> list[str]:
-    """Return why each row was chosen."""
+    """Return the reason for each chosen row."""
     z = spread.standardised(rows.x)
     usual = spread.nearest(z, _sample(rows), rows.measured)
     near = spread.nearest(z, chosen, rows.measured)

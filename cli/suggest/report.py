@@ -1,4 +1,4 @@
-"""The output of `explore suggest`: next.csv with the pending rows, and what the screen or a program reads."""
+"""The output of `explore suggest`: next.csv with the pending rows, and the printed tables or JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def default_path(table: Path) -> Path:
 
 
 def read(path: Path, table: Table, settings: Settings) -> Cells | None:
-    """Return the cells of the file, see `labels`; None where there is no file, or no row in it."""
+    """Return the cells of the file as `labels` does, or None if it does not exist or has no rows."""
     if not path.exists():
         return None
     try:
@@ -47,7 +47,7 @@ def read(path: Path, table: Table, settings: Settings) -> Cells | None:
 
 
 def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
-    """Refuse to lose measurements (also of targets `before`), rows or cells when the file is rewritten."""
+    """Raise InputError if rewriting the file would lose rows, cells or measurements (also of old targets `before`)."""
     file = read(path, table, settings)
     if file is None:
         return
@@ -88,7 +88,7 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
 
 
 def _identify(text: str, campaign: Campaign) -> str:
-    """Return the id of a row, which a spreadsheet may have written as 7 for 007; "" where there is none."""
+    """Return the id of a row, even if a spreadsheet program changed 007 to 7; "" if there is no such row."""
     if row := campaign.memory.find(text):
         return row.id
     every = (*campaign.ids, *campaign.memory.rows)
@@ -96,13 +96,13 @@ def _identify(text: str, campaign: Campaign) -> str:
 
 
 def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> list[str]:
-    """Write all pending rows, the latest first, and return notes."""
+    """Write all pending rows, the latest batch first, and return notes."""
     pending = sorted(campaign.pending, key=lambda row: (-(row.pending or 0), row.suggestion.get("rank", 0)))
     lines = {name: i for i, name in enumerate(campaign.ids)}
     decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
 
     def cell(row: Row, name: str) -> str:
-        """Return a cell of the table, or its last value for a removed row; for targets, the measurement."""
+        """Return a measurement for a target, or else the cell of the table (for removed rows, its last value)."""
         if name in table.roles.targets:
             value = row.mean.get(name) or ""
             return value if isinstance(value, str) else repr(value).replace(".", decimal)
@@ -122,18 +122,18 @@ def _columns(pending: Sequence[Row]) -> list[str]:
 
 
 class Outcome(NamedTuple):
-    """The result of a start."""
+    """The result of one run of the command."""
 
     table: Table
     campaign: Campaign
-    chosen: Choice | None  # None: nothing was to be chosen
+    chosen: Choice | None  # None: only operations, such as --skip or --status
     settings: Settings
     out: Path
     notes: list[str]
 
     @property
     def pending(self) -> list[dict[str, Any]]:
-        """The pending rows, in the order of their suggestion; `new` are those of this start."""
+        """The pending rows in the order of their suggestion; `new` marks those suggested just now."""
         lines = dict(zip(self.campaign.ids, self.table.cells.lines, strict=True))
         rows = sorted(self.campaign.pending, key=lambda row: (row.pending or 0, row.suggestion.get("rank", 0)))
         latest = rows[-1].pending if rows and self.chosen and len(self.chosen.rows) else None
@@ -143,7 +143,7 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def progress(options: Mapping[str, Any]) -> Iterator[Progress]:
-    """Show a bar on standard error, if that is a terminal."""
+    """Show a progress bar on standard error, if that is a terminal."""
     with console.progress(options["quiet"] or options["as_json"], "fitting") as update:
         yield lambda done, total: update(completed=done, total=total)
 
@@ -181,7 +181,7 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str = "") -> None:
-    """Print a table of rows, named by their lines with a unit, or by their ids; older scores may be of another rule."""
+    """Print a table of rows, named by `unit` and line, or by id. Without `score`, scores are not shown."""
     if not rows:
         return
     names = {n: n for row in rows for n in row if n not in ("id", "line", "batch", "new", "rank", "score", "reason")}
@@ -198,7 +198,7 @@ def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str =
 
 
 def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
-    """Return the result as JSON can hold it."""
+    """Return the result as JSON-compatible values."""
     campaign, chosen = outcome.campaign, outcome.chosen
     return {
         "rows": [row for row in outcome.pending if row["new"]],

@@ -1,7 +1,7 @@
-"""One start of `explore suggest`: read, log measurements, choose, log the choice, write next.csv, and report.
+"""The `explore suggest` command: reads the table, logs measurements, chooses and logs rows, and writes next.csv.
 
-Measurements are logged before they are used, and rows before they are shown, so that a start that is stopped at any
-point can be repeated: then it writes the same rows, which are pending, once more.
+Measurements are logged before they are used, and suggestions before they are shown. A command that is interrupted at
+any point can therefore be repeated: it writes the same rows again, which are still pending.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from explore.learning.saved import MODEL, Saved
 from explore.runs.recorded import read, written
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
-NAMED = ("posterior", "acquisition")  # may be "module:Class", which is trusted then
+NAMED = ("posterior", "acquisition")  # options that may be "module:Class"; the module is then trusted
 CONFIG = "config.json"
-FORMAT = 1  # of config.json
-LOOSE = {"data", "batch", "goal", "stop_when", "acquisition", "acquisition_settings"}  # no model depends on them
+FORMAT = 1  # format version of config.json
+LOOSE = {"data", "batch", "goal", "stop_when", "acquisition", "acquisition_settings"}  # do not affect the fitted model
 
 
 class State(NamedTuple):
-    """The content of config.json after a start."""
+    """The content of config.json."""
 
     settings: Settings
-    rows: int  # of the table
-    learnt: Learnt | None = None  # None: of a version that did not write it
+    rows: int  # number of rows of the table
+    learnt: Learnt | None = None  # None: written by an older version
 
 
 def run(options: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ def run(options: Mapping[str, Any]) -> None:
     changes, before = (_changes(old, state), old.settings.target) if old else ([], ())
     labels = _labels(options["labels"], out, content, now)
     operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]
-    if operates:  # all of it or nothing: a refused operation must not be half in the log
+    if operates:  # rehearse first: an operation that fails must not be partly logged
         with Campaign(beside, dry=True) as rehearsal:
             _tell(rehearsal, content, labels, options)
             _check(out, content, rehearsal, now, before, dry)
@@ -63,7 +63,7 @@ def run(options: Mapping[str, Any]) -> None:
             raise InputError(f"Another process changed {beside} while this one was running. Run the command again.")
         _tell(campaign, content, labels, options)
         notes, count = [*content.notes, *changes, *campaign.notes], len(campaign.notes)
-        report.note(notes, options)  # first: measurements are in the log, whatever is refused now
+        report.note(notes, options)  # print them now: measurements are logged, even if a check below fails
         doubts = _check(out, content, campaign, now, before, dry)
         report.note(doubts, options)
         if not dry:
@@ -77,7 +77,7 @@ def run(options: Mapping[str, Any]) -> None:
         if not dry:
             if chosen and chosen.model:
                 _write_model(beside, content, now, chosen.model)
-            report.check_told(out, content, campaign, now, before)  # again: cells may be filled in during a fit
+            report.check_told(out, content, campaign, now, before)  # again: cells may have been filled in during a fit
             written = report.write(out, content, campaign, now)
         more = [*campaign.notes[count:], *(chosen.notes if chosen else []), *written]
         report.note(more, options)
@@ -85,7 +85,7 @@ def run(options: Mapping[str, Any]) -> None:
 
 
 def _learnt(beside: Path, old: State | None) -> Learnt | None:
-    """Return the feature columns of the last start; an older version only logged them."""
+    """Return the feature columns of the previous run, from the log if an older version wrote config.json."""
     if old is None or old.learnt is not None:
         return old and old.learnt
     with Campaign(beside, dry=True) as campaign:
@@ -93,7 +93,7 @@ def _learnt(beside: Path, old: State | None) -> Learnt | None:
 
 
 def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
-    """Refuse to overwrite filled-in cells; a start that writes nothing only notes it."""
+    """Raise InputError if cells that the user filled in would be overwritten; with `dry`, return a note instead."""
     try:
         report.check_told(out, content, campaign, now, before)
     except InputError as error:
@@ -104,7 +104,7 @@ def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before:
 
 
 def _labels(path: str | None, out: Path, content: Table, now: Settings) -> Cells | None:
-    """Read the file of --labels; next.csv may have no row."""
+    """Read the file of --labels. Return None if it is not passed, or is next.csv without rows."""
     if path is None:
         return None
     is_next = out.exists() and Path(path).samefile(out)
@@ -112,13 +112,13 @@ def _labels(path: str | None, out: Path, content: Table, now: Settings) -> Cells
 
 
 def _changes(old: State, now: State) -> list[str]:
-    """Return sentences on changes since the last start."""
+    """Return sentences on changes since the previous run of the command."""
     rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
     return [*settings.changes(old.settings, now.settings), *rows]
 
 
 def _tell(campaign: Campaign, content: Table, labels: Cells | None, options: Mapping[str, Any]) -> None:
-    """Undo if requested, then read the table and the labels."""
+    """Undo the last batch if requested, then read the table and the labels into the campaign."""
     if options["undo"]:
         campaign.undo()
     campaign.read(content.cells, content.roles, labels)
@@ -158,10 +158,10 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, pro
 
 
 def _read(folder: Path, trusted: Sequence[str]) -> State | None:
-    """Return the state after the last start; None before the first one.
+    """Return the state that the previous run of the command saved, or None if there was none.
 
     Raises:
-        InputError: when it is damaged, of another version, or names modules that are not trusted.
+        InputError: if config.json is damaged, has a different format version, or names untrusted modules.
     """
     trust.check_links(folder)
     path = folder / CONFIG
@@ -180,7 +180,7 @@ def _read(folder: Path, trusted: Sequence[str]) -> State | None:
 
 
 def _write(folder: Path, now: State, old: State | None) -> None:
-    """Write config.json if it changed, and remove a model of other settings."""
+    """Write config.json if it changed, and delete the saved model if settings that it depends on changed."""
     if now == old:
         return
     content = {"format": FORMAT, "settings": written(now.settings), "rows": now.rows}

@@ -32,13 +32,13 @@ class Settings(problem.Problem):
     likelihood_settings: Values
     acquisition: str
     acquisition_settings: Values
-    epochs: int | None  # None: by the number of labels
+    epochs: int | None  # None: depends on the number of labels
     batch: int
     goal: Literal["learn", "maximise", "minimise"]
     cost: str | None
     transform: Kind
     stop_when: tuple[str, ...]
-    failed: tuple[str, ...] = ()  # texts of failed experiments
+    failed: tuple[str, ...] = ()  # target texts that mark failed experiments
 
 
 SILENT = {"data", "fingerprint", "likelihood"}  # not set by an option
@@ -46,16 +46,16 @@ PLAIN = {
     "batch": 5, "task": "regression", "id_column": None, "decimal": ".", "sheet": None, "seed": 0, "samples": 100,
     "epochs": None, "goal": "learn", "transform": "none",
 }  # fmt: skip
-RULES = {True: "epig", False: "expected-improvement"}  # whether the goal is to learn
-GAINLESS = {"upper-confidence-bound", "random", "power"}  # a bound; no score at all; not the best score
-NONE = "none"  # takes back --cost, --stop-when, --keep-na and --failed
+RULES = {True: "epig", False: "expected-improvement"}  # default acquisition, by whether the goal is "learn"
+GAINLESS = {"upper-confidence-bound", "random", "power"}  # their best score is not an expected gain
+NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
 
 
 def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings:
-    """Return the settings of command-line options; others keep their old values, or the defaults.
+    """Return the settings for command-line options; without an option, a setting keeps its old value or default.
 
     Raises:
-        InputError: for a setting that cannot be, or when there is no target.
+        InputError: if a setting is invalid, or --target is missing.
     """
 
     def chosen(name: str, default: Any, read: Any = lambda text: text) -> Any:
@@ -94,7 +94,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
 
 
 def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str) -> dict[str, Any]:
-    """Return the posterior and the rule with their settings: the old ones where it is the same one."""
+    """Return the posterior and the acquisition with their settings; if unchanged, they keep their old settings."""
     by_part = problem.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
         raise InputError("-p epochs=... is not supported. Use --epochs.")
@@ -120,7 +120,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
 
 
 def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str) -> dict[str, Any]:
-    """Return the rule of the options, else the old one for the same goal, else the goal's default."""
+    """Return the acquisition: from the options, else the old one for the same goal, else the default for the goal."""
     before = old.acquisition if old and old.goal == goal else RULES[goal == "learn"]
     rule = registry.configured("acquisitions", options["acquisition"] or before, texts)
     settings: Values = registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}
@@ -135,7 +135,7 @@ def changes(old: Settings, new: Settings) -> Iterator[str]:
     """Yield sentences on settings that changed.
 
     Raises:
-        InputError: when the task changed, and with it the meaning of the measurements.
+        InputError: if the task changed, which would change the meaning of the measurements.
     """
     if old.task != new.task:
         raise InputError(
@@ -151,7 +151,7 @@ def changes(old: Settings, new: Settings) -> Iterator[str]:
 
 
 def _text(value: Any, other: Any) -> str:
-    """Return a setting as text; of a mapping the entries that differ from another one."""
+    """Format a setting as a string; for a mapping, only the entries that differ from `other`."""
     if isinstance(value, Mapping):
         before = other if isinstance(other, Mapping) else {}
         return listed(f"{k}={v}" for k, v in value.items() if k not in before or before[k] != v) or "the default"
@@ -160,7 +160,7 @@ def _text(value: Any, other: Any) -> str:
     return "none" if value is None else str(value)
 
 
-# Measures in words: below its limit enough is known; within it rows may be suggested.
+# Descriptions of measures. A campaign stops when one in BELOW is below its limit; those in WITHIN must not exceed it.
 BELOW = {"gain": "the best candidate's score", "width": "the mean width of the candidates' intervals"}
 WITHIN = {
     "budget": "the cost of all measured, failed or pending rows",
@@ -173,14 +173,14 @@ class Limit(NamedTuple):
 
     name: str
     value: float
-    text: str  # as it was given
+    text: str  # as the user wrote it
 
 
 def limits(settings: Settings) -> list[Limit]:
     """Return the conditions of --stop-when, such as gain<0.01, width<2.5, budget<=100 and labels<=60.
 
     Raises:
-        InputError: for other texts, and for intervals of classes.
+        InputError: if a condition is malformed, or is width<X for classification.
     """
     conditions = []
     for text in settings.stop_when:
@@ -200,7 +200,7 @@ def limits(settings: Settings) -> list[Limit]:
 
 
 def allowed(conditions: Sequence[Limit], spent: Mapping[str, float], costs: pd.DataFrame) -> int:
-    """Return how many of the next rows, with `costs`, stay within the conditions on the amount `spent`."""
+    """Return how many of the next rows, at `costs`, can be added to `spent` without violating the conditions."""
     totals = costs.cumsum() + pd.Series(spent)
     within = pd.Series(True, costs.index)
     for limit in (limit for limit in conditions if limit.name in WITHIN):
@@ -209,7 +209,7 @@ def allowed(conditions: Sequence[Limit], spent: Mapping[str, float], costs: pd.D
 
 
 def reached(conditions: Sequence[Limit], measures: Mapping[str, float], spent: Mapping[str, float], n: int) -> str:
-    """Return a sentence on why no row is suggested, of which n would stay within the conditions; "": some are."""
+    """Return a sentence on why no row is suggested; "" if some are. `n` is the result of `allowed`."""
     for name, value, text in conditions:
         if name in BELOW and measures.get(name, math.inf) < value:
             return f"Stopped by --stop-when {text}: {BELOW[name]} is {measures[name]:.4g}. No row suggested."

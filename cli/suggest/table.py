@@ -1,4 +1,4 @@
-"""The user's table: its cells, and its rows as numbers for a model."""
+"""The user's table: its cells, and its rows as numeric inputs of a model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from explore.data.reading import Cells
 from explore.data.recognition import infer
 from explore.data.table import cells_of, check_kept, roles
 
-ORDERING = ("order", "timestamp")  # reasons to leave a column out that last
-FEW = 5  # rows, in which the cells of a feature may all be empty by accident
-STRAY = 0.05  # share of the pool in which cells that only experiments fill may stand by accident
+ORDERING = ("order", "timestamp")  # reasons to leave a column out for good
+FEW = 5  # in a smaller pool, the cells of a feature may all be empty by chance
+STRAY = 0.05  # a column filled by experiments may have values in this share of the pool by accident
 
 
 class Learnt(NamedTuple):
-    """The feature columns of a model; they stay the same when rows come or go."""
+    """The feature columns of a model, which stay the same when rows are added or removed."""
 
     features: tuple[str, ...]
-    left_out: tuple[str, ...]  # they number the rows, or say when they were measured
+    left_out: tuple[str, ...]  # columns that number the rows, or are time stamps
 
     def updated(self, schema: data.Schema, learnt: Sequence[str]) -> Learnt:
-        """Add the decisions on new columns."""
+        """Return a copy that includes the decisions on new columns."""
         ordering = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ORDERING]
         features = dict.fromkeys([*self.features, *learnt])
         return Learnt(tuple(features), tuple(sorted({*self.left_out, *ordering} - {*learnt})))
@@ -46,19 +46,19 @@ class Table:
 
     path: Path
     written: Cells  # as in the file
-    cells: Cells  # that identify rows, see `comparable`
+    cells: Cells  # normalised to identify rows, see `comparable`
     roles: campaign.Schema
     schema: data.Schema  # of the model's inputs
-    costs: np.ndarray | None  # float64 [N], of --cost
+    costs: np.ndarray | None  # float64 [N], from the column of --cost
     notes: tuple[str, ...]
-    learnt: Learnt  # for the next start
+    learnt: Learnt  # for the next run of the command
 
 
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
-    """Read the table and decide on new columns; the others stay as `before`.
+    """Read the table and decide which new columns are features; decisions in `before` are kept.
 
     Raises:
-        InputError: when it cannot be used; the sentence names the column or the cell.
+        InputError: if the table cannot be used; the message names the column or the cell.
     """
     written, classes = opened(path, settings), settings.task == "classification"
     drop = [*settings.drop_columns, *([settings.cost] if settings.cost else [])]
@@ -73,7 +73,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     schema, decided = infer(written, used, settings.categorical, settings.feature, before.features)
     cells = comparable(written, schema, () if classes else names)
     if classes:
-        declared = set(map(folded, settings.failed))  # -999 is -999.0 too
+        declared = set(map(folded, settings.failed))  # so that -999 matches -999.0
         failed = {text.casefold() for text in map(str, cells.columns[names[0]]) if folded(text) in declared}
         targets.classes(cells, names, True, settings.keep_na, failed)
     learnt = tuple(column.name for column in schema.columns if not isinstance(column, LeftOut))
@@ -99,9 +99,9 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
 
 
 def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[str]:
-    """Return features known only after experiments: empty in (nearly) all rows of the pool.
+    """Return features that are known only after experiments: empty in (nearly) all rows of the pool.
 
-    They tell nothing of the pool, whose rows would become other rows once they are filled in.
+    They do not help to predict the pool. Also, rows identified by them would count as new rows once they are filled in.
     """
     measured = np.zeros(len(cells.lines), bool)
     for name in rule.targets:
@@ -118,7 +118,7 @@ def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[
 
 
 def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings: Settings) -> None:
-    """Refuse columns that next.csv adds to the table's, and options that name no column of their kind."""
+    """Raise InputError if a column name is reserved for next.csv, or an option does not name a suitable column."""
     parts, classes = ("mean", "low", "high"), settings.task == "classification"
     added = {"id", "rank", "cost", "score", "reason", *parts}
     added |= {f"{part}_{target}" for part in parts for target in settings.target}
@@ -137,7 +137,7 @@ def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings
 
 
 def _costs(cells: Cells, name: str) -> np.ndarray:
-    """Return each row's cost; refuse cells that are not positive numbers."""
+    """Return the cost of each row. Raise InputError if one is not a positive number."""
     values = targets.quantities(cells, [name], gaps=True)[:, 0]
     if (bad := ~(values > 0)).any():
         row = int(bad.argmax())
@@ -149,7 +149,7 @@ def _costs(cells: Cells, name: str) -> np.ndarray:
 
 
 def opened(path: Path, settings: Settings, strict: bool = True) -> Cells:
-    """Return the cells of a file, see `cells_of`; refuse a file that cannot be read."""
+    """Return the cells of a file as `cells_of` does. Raise InputError if it cannot be read."""
     try:
         return cells_of(path, settings.decimal, settings.sheet, strict)
     except (OSError, ImportError) as error:
@@ -157,16 +157,16 @@ def opened(path: Path, settings: Settings, strict: bool = True) -> Cells:
 
 
 def labels(path: Path, table: Table, settings: Settings) -> Cells:
-    """Return the cells of a file of measurements, as the table's, see `comparable`."""
+    """Return the cells of a file of measurements, normalised like those of the table (see `comparable`)."""
     cells = opened(path, settings, strict=False)
     return comparable(cells, table.schema, () if table.roles.classes else table.roles.targets)
 
 
 def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cells:
-    """Return cells that are the same in all files: decimal points, and dates as 2024-03-31.
+    """Normalise cells, so that they match between files: decimal points, and dates as 2024-03-31.
 
     Raises:
-        InputError: when there is a point in one of the columns of `numbers` whose decimal mark is another.
+        InputError: if a cell in a column of `numbers` has a decimal point, but the decimal mark is a comma.
     """
     columns = dict(cells.columns)
     if cells.decimal != ".":
@@ -186,16 +186,16 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of the table for a model, followed by known rows that are no longer in the table."""
+    """The rows of the table as model inputs, followed by known rows that are no longer in the table."""
 
     x: np.ndarray  # float64 [N + G, D]
     measured: list[int]  # rows with a measurement
-    values: list[list[float | str]]  # of these by target; NaN where it is not measured
+    values: list[list[float | str]]  # measurements of these rows, by target; NaN: not measured
     pending: list[int]
-    taken: list[int]  # all that are measured, failed or pending
+    taken: list[int]  # all (fully) measured, failed or pending rows
     pool: list[int]
-    costs: np.ndarray | None  # [N + G], NaN where it is no longer known
-    spent: dict[str, float]  # "budget" of taken rows, and "labels" of the measured and pending ones
+    costs: np.ndarray | None  # [N + G], NaN: unknown
+    spent: dict[str, float]  # "budget": cost of taken rows; "labels": count of measured and pending rows
     notes: tuple[str, ...]
 
     def complete(self) -> Rows:
@@ -205,7 +205,7 @@ class Rows:
 
 
 def rows(table: Table, state: Campaign) -> Rows:
-    """Return the rows after the campaign has read the table."""
+    """Return the rows as model inputs. The campaign must have read the table."""
     matrix = table.schema.apply(table.written)
     check_units(matrix.features, matrix.x)
     gone, x, notes = _gone(
@@ -231,7 +231,7 @@ def rows(table: Table, state: Campaign) -> Rows:
 
 
 def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, list[str]]:
-    """Return rows that are no longer in the table, as numbers, and notes on those its columns no longer accept."""
+    """Return the removed rows that still fit the columns, their inputs, and notes on the others."""
     usable, notes = [], []
     for row in rows:
         try:

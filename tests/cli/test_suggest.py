@@ -535,7 +535,7 @@ def test_the_best_row_is_looked_for(pool, goal):
     frame = pd.read_csv(pool)[["name", "temp", "yield"]].fillna({"temp": 50})
     frame["yield"] = frame.temp.where(frame["yield"].notna())
     frame.to_csv(pool, index=False)
-    said = suggest(pool, "--target", "yield", "--id", "name", "--goal", goal, "--batch", 3, "--epochs", 300)
+    said = suggest(pool, "--target", "yield", "--id", "name", "--goal", goal, "--batch", 3, "--epochs", 120)
     assert said["score"] == "expected-improvement (units of yield)"
     left = frame[frame["yield"].isna()].temp
     first = frame.set_index("name").temp[ids(said)[0]]

@@ -36,7 +36,7 @@ def push(body: Any, force: float) -> None:
 
 
 def drive(joint: Any, torque: float) -> None:
-    """Apply a torque (N m), as the maximum torque of the joint's motor."""
+    """Apply a torque (N m) to the joint by setting the maximum torque of its motor."""
     joint.motorSpeed = 1e5 if torque > 0 else -1e5
     joint.maxMotorTorque = abs(torque)
 

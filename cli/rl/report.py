@@ -48,7 +48,7 @@ FURTHER = {
 
 
 def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int] | None:
-    """Write an event. Return the timesteps of the checkpoint that is now due, by series, or None if none is due."""
+    """Write an event. If a checkpoint is now due, return a dict from series to timestep."""
     if isinstance(event, int):
         return None
     s = experiment.settings

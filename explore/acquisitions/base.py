@@ -204,9 +204,9 @@ def best(
     behind: Bool[Tensor, "R C"] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """Choose the k points of the highest score, or score per cost, among those in `mask`.
+    """Choose the k points with the highest scores, or scores per cost, among those in `mask`.
 
-    Points with scores that are not finite rank last, and points in `behind` after all others.
+    Points with non-finite scores rank below those with finite ones, and points in `behind` below both.
     """
     # A high cost must not improve a negative score.
     worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)

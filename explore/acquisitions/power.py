@@ -38,7 +38,7 @@ class Power:
 
     @property
     def needs(self) -> Needs:
-        """The needs of the other rule, but with independent scores, any batch size and no costs."""
+        """The needs of the wrapped acquisition, but points are scored independently, and costs are not supported."""
         return replace(self._base, alone=True, most=None, costs=False, scores=None)
 
     def __call__(self, view: View, k: int) -> Choice:

@@ -15,7 +15,7 @@ Number = float | Tensor
 
 
 class World(NamedTuple):
-    """The number of parts into which each batch is divided, and the parts of this process."""
+    """The number of shards that each batch is split into, and those that this process computes."""
 
     parts: int = 1
     first: int = 0

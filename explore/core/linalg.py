@@ -79,7 +79,7 @@ def eigh(
 
 
 def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
-    """Return orthonormal columns with the span of y; for batches on a device, by Cholesky QR (y^T y) done twice."""
+    """Return orthonormal columns with the span of y; for batches on a GPU, by two passes of Cholesky QR."""
     if len(y) == 1 or not tree.unseen(y):
         return torch.linalg.qr(y)[0]
     y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # so that squares are finite

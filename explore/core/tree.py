@@ -51,7 +51,7 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
-    """Return a dictionary path -> tensor for `torch.save`; it clones, as a view is saved with its whole storage."""
+    """Flatten a tree into a dict path -> tensor for `torch.save`; clones, as it would save all the storage of a view."""
     return {path: leaf.detach().clone() for path, leaf in leaves(tree)}
 
 

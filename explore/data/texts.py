@@ -142,13 +142,13 @@ def _values(cells: Sequence[str], values: Mapping[str, float]) -> tuple[np.ndarr
 
 
 def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encode two words as 0 and 1, [N] (NaN: missing); also return the rows of other cells."""
+    """Encode two words as 0 and 1, [N] (NaN: missing); also return the rows whose cells are neither."""
     distinct = set(cells)
     return _values(cells, {cell: float(cell.casefold() == words[1]) for cell in distinct if cell.casefold() in words})
 
 
 def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Parse dates as days since 1970, [N] (NaN: missing); also return the rows of other cells.
+    """Parse dates as days since 1970, [N] (NaN: missing); also return the rows whose cells are not dates.
 
     `form` is ISO or a `strptime` format, in which %b also accepts full month names. Times without a zone are UTC.
     """

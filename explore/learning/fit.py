@@ -219,7 +219,7 @@ class ImageFeed:
         return self._standardised(augmented.unflatten(0, points.shape))
 
     def places(self) -> Float[Tensor, "R n _k"] | None:
-        """Draw random `places` for all images, in the order of a pass; return None without augmentation."""
+        """Draw the numbers that place random crops and flips of all images; return None without augmentation."""
         if self._augmentation == "none":
             return None
         return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)

@@ -110,7 +110,7 @@ class LoadedRun:
         return frame.set_axis(table.index) if isinstance(table, pd.DataFrame) else frame
 
     def read(self, table: Any, sheet: str | None = None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
-        """Read a table or images; return the table (for images, of their names), the model inputs, and notes."""
+        """Read a table or images; return the table (for images, of file names), the model inputs, and notes."""
         if not self.images:
             cells = cells_of(table, self.settings.decimal, sheet)
             return cells, *self.inputs(cells)

@@ -190,7 +190,7 @@ def _load(folder: Path) -> Any:
 
 
 def _run(folder: Path, name: str) -> str:
-    """Return the run's id, which its files must have; warn if an older version gave it none (except to campaigns)."""
+    """Return the id that the run's files must carry. Warn if the run is older than ids; campaigns have none."""
     if not (run := run_id(folder)) and not (folder / LOG).exists():
         warnings.warn(
             f"{folder} was written by an older version, whose files carry no run id. Make sure that {name} "
@@ -201,7 +201,7 @@ def _run(folder: Path, name: str) -> str:
 
 
 def location(folder: Path) -> str:
-    """Return the path of the model, with its size if it is large."""
+    """Describe where the model is saved: its path, and its size if it is large."""
     size = (folder / MODEL).stat().st_size
     return f"{folder / MODEL}" + (f" ({size / 2**20:.0f} MiB)" if size > LARGE else "")
 

@@ -30,7 +30,7 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
-        """Fit to n >= 1 examples. A constant column gets the scale `constant` (with `math.inf`, its scores are 0)."""
+        """Fit to n >= 1 examples. A constant column gets the scale `constant` (`math.inf`: its values become 0)."""
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod

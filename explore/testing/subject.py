@@ -160,7 +160,7 @@ class Subject:
             return False
 
     def variant(self, name: str) -> dict[str, Any]:
-        """Return the arguments of `build` for a network in `NETS` ("norm-adam": with a policy), or a "learned" prior.
+        """Return arguments of `build` for a network in `NETS` ("norm-adam": and its `batch_norm`) or a "learned" prior.
 
         If the posterior does not support it, skip the test.
         """

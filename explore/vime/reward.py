@@ -93,8 +93,8 @@ class RolloutBonus(Protocol):
 class IntrinsicReward:
     """The bonus of VIME: scores transitions, stores them, and trains the dynamics model on them.
 
-    Transitions with NaN or infinity are dropped. A bonus that overflows becomes the largest possible one (at most
-    1e12) and is ignored in the divisor. A model that diverges is restarted once and trained on all stored transitions.
+    Transitions with NaN or infinity are dropped. A bonus that overflows is clipped (at most 1e12) and left out of the
+    divisor d. A model that diverges is restarted once and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.

@@ -117,7 +117,7 @@ class KroneckerFactor(NamedTuple):
 
 
 def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
-    """Return `mean_squares` in other bases; rotates the weight gradients if there are more positions than outputs."""
+    """Return `mean_squares` in two bases; rotates weight gradients instead of taps if positions outnumber outputs."""
     if taps.grads.shape[3] <= taps.grads.shape[4]:
         return base.mean_squares(base.rotate(taps, inputs, outputs))
     each = (base.two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in base.example_gradients((taps,)))

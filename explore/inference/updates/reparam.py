@@ -81,7 +81,7 @@ class Factorised(Form):
 
 
 class Triangular(NamedTuple):
-    """The block of one coordinate tensor with a full covariance L L^T."""
+    """A Gaussian over one coordinate tensor with the full covariance L L^T; a block of `Blocks`."""
 
     root_: Float[Tensor, "R n n"]  # L
 

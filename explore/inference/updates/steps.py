@@ -204,7 +204,7 @@ def power_decay(step: int, power: float) -> float:
 def end_update(
     posterior: Predictive, forward: Pass, new: State, old: State, kl_weight: Number = 1.0, ok: Tensor | None = None
 ) -> tuple[State, Info]:
-    """Update `common` from the pass and freeze failed replicas. Return the new state and values to log."""
+    """Update the `common` part of the state and freeze failed replicas. Return the new state and values to log."""
     common = advance(old.common, posterior, forward.out, forward.y, forward.taps.norms, kl_weight)
     return settle(new._replace(common=common), old, ok), {"nll": forward.nll}
 

@@ -127,7 +127,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         )
 
     def _by_offsets(self, lead: Lead) -> bool:
-        """Return whether the second moment is faster without patches: with enough channels and examples."""
+        """Return whether there are enough channels and examples to compute the second moment faster without patches."""
         simple = self.stride == (1, 1) and self.dilation == (1, 1) and self.kernel_size != (1, 1)
         return simple and self.in_channels >= FEWEST_CHANNELS and lead[1] * lead[2] >= FEWEST_EXAMPLES
 

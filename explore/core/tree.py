@@ -51,7 +51,7 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
-    """Flatten a tree into a dict path -> tensor for `torch.save`; clones, as it would save all the storage of a view."""
+    """Flatten a tree into a dict path -> tensor for `torch.save`; clones, as views would save all their storage."""
     return {path: leaf.detach().clone() for path, leaf in leaves(tree)}
 
 

@@ -9,23 +9,26 @@ replacement, with probabilities proportional to s^beta for scores s, take the k 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
 from explore import registry
 from explore.acquisitions.base import Choice, Needs, View, best, needs_of
-from explore.core.errors import InputError, check_fields
+from explore.core.errors import Checked, InputError
 
 
 @dataclass(frozen=True)
-class Power:
+class Power(Checked):
     """A rule that draws k points with probabilities proportional to a power of another rule's scores."""
 
     rule: str = "information-gain"  # the other rule, which must score single points
     beta: float = 1.0
 
+    ranges: ClassVar[dict[str, str]] = {"beta": "[0, inf)"}
+
     def __post_init__(self) -> None:
-        check_fields(self, {"beta": "[0, inf)"})
+        super().__post_init__()
         if self._base.scores is None:
             rules = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
             allowed = [name for name, rule in rules.items() if not isinstance(rule, type) and needs_of(rule).scores]

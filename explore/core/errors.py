@@ -133,12 +133,16 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 
 
 class Checked:
-    """A base class for dataclasses that check their fields on creation; `ranges` is that of `check_fields`."""
+    """A base class for dataclasses that check their fields on creation.
+
+    `ranges` is that of `check_fields`; a subclass adds to those of its bases.
+    """
 
     ranges: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self) -> None:
-        check_fields(self, self.ranges)
+        every = (getattr(cls, "ranges", {}) for cls in reversed(type(self).__mro__))
+        check_fields(self, {name: interval for ranges in every for name, interval in ranges.items()})
 
 
 def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

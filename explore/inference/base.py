@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore.core.context import Turn
-from explore.core.errors import InputError, check_fields
+from explore.core.errors import Checked, InputError
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, NormTaps, State, Weights
@@ -64,7 +64,7 @@ class Common(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predictive(ABC):
+class Predictive(Checked, ABC):
     """The base class of all posteriors: models that can be trained and return joint weight samples."""
 
     net: Network
@@ -97,8 +97,7 @@ class Predictive(ABC):
         if self.net.trained and self.pretrained_error:
             raise InputError(f"{self.pretrained_error}; leave trained=True out of Net")
         check_likelihood(self.likelihood)
-        ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
-        check_fields(self, ranges)
+        super().__post_init__()
         if getattr(self, "prior_variance", None) == "learned" and self.own_bias_variance is None:
             raise InputError(f"{type(self).__name__} does not learn prior_variance; set it to a number")
 

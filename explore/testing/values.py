@@ -34,9 +34,9 @@ def functions_are_pure(subject: Subject, case: str) -> None:
     variant, _, device = case.partition(":")
     posterior = subject.build(**subject.variant(variant))
     batch = data(posterior.net, device=device)
-    state, other = (start(posterior, N, R, seeded(seed, device)) for seed in (0, 1))
-    one, two = (next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (state, other))
-    assert not torch.equal(one, two), "the first weights do not depend on the generator"
+    state, reseeded = (start(posterior, N, R, seeded(seed, device)) for seed in (0, 1))
+    weights = [next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (state, reseeded)]
+    assert not torch.equal(*weights), "the first weights do not depend on the generator"
 
     def called(name: str, function: Callable[[Rng], Any]) -> Any:
         """Return the function's result; assert that a second call agrees and that arguments stay unchanged."""

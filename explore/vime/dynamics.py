@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from explore import registry
 from explore.core import tree
-from explore.core.errors import InputError, check_fields, shown
+from explore.core.errors import Checked, InputError, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.execution import graphs
@@ -78,7 +78,7 @@ SCALED = 2**20  # numbers from which scales are computed
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicsSettings:
+class DynamicsSettings(Checked):
     """Settings of the dynamics model; defaults as in Houthooft et al. (2016), except for the noise."""
 
     # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
@@ -95,8 +95,10 @@ class DynamicsSettings:
     capacity: int = 100_000  # maximum number of transitions in the replay
     minimum: int = 500  # transitions stored before the first training
 
+    ranges: ClassVar[dict[str, str]] = dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, 1e7]")
+
     def __post_init__(self) -> None:
-        check_fields(self, dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, 1e7]"))
+        super().__post_init__()
         if not isinstance(self.posterior_settings, Mapping):
             raise InputError(f"posterior_settings is {shown(self.posterior_settings)}; it must be a dict of settings")
         if self.capacity < self.minimum:

@@ -116,8 +116,12 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        text = content.decode("cp1252", "replace")  # the Windows variant of Latin-1
-        line, example = content.count(b"\n", 0, error.start) + 1, shown(text[max(0, error.start - 20) :][:40])
+        line = content.count(b"\n", 0, error.start) + 1
+        try:
+            text = content.decode("cp1252")  # the Windows variant of Latin-1
+        except UnicodeDecodeError:
+            raise InputError(f"{path}, line {line}, is not encoded in UTF-8; {AS_CSV}") from None
+        example = shown(text[max(0, error.start - 20) :][:40])
         notes = [f"{path} is not UTF-8 and was read as Latin-1 (Windows-1252). Check line {line}: {example}."]
     if not text.strip():
         raise InputError(f"{path} is empty. Its first line must name the columns")

@@ -22,6 +22,7 @@ from explore.data import packed
 
 MOST = 16384  # largest height or width, in pixels
 ORIENTATION = 0x0112  # the EXIF tag; values from 5 on swap height and width
+BITS, PHOTOMETRIC = 258, 262  # TIFF tags: bits per channel, and 0 if white is 0; Pillow ignores both for 16-bit modes
 CHUNK = 256  # images to decode at a time
 COUNTED = 10_000  # most images in files to use for `Images.moments`
 
@@ -74,8 +75,12 @@ def opened(file: Path) -> Iterator[Image.Image]:
                 raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; use at most {MOST} a side")
             size = math.prod(image.size) * len(image.getbands())
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
-            if image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM"):
-                kinds = "use 8 bits per channel, or 16-bit grey PNG, PPM or TIFF files"
+            tags = getattr(image, "tag_v2", {})
+            plain = tags.get(BITS, (16,))[0] == 16 and tags.get(PHOTOMETRIC, 1) == 1
+            if (image.mode.startswith("I;16") and not plain) or (
+                image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM")
+            ):
+                kinds = "use 8 bits per channel, or 16-bit grey PNG, PPM or TIFF files in which 0 is black"
                 raise InputError(f"{file} has an unsupported pixel format ({image.format}, mode {image.mode}); {kinds}")
             yield image
     except InputError:
@@ -92,7 +97,9 @@ def decoded(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.n
     with opened(file) as image:
         plain = ImageOps.exif_transpose(image)
         if image.mode.startswith("I"):
-            plain = Image.fromarray((np.asarray(plain) >> 8).astype(np.uint8))  # `convert` would clip them to 255
+            values = np.asarray(plain)  # `convert` would clip them to 255
+            clear = image.info.get("transparency")  # the one value that is transparent
+            plain = Image.fromarray(np.where(values == clear, 255, values >> 8).astype(np.uint8))
         elif image.has_transparency_data:
             plain = Image.alpha_composite(Image.new("RGBA", plain.size, "white"), plain.convert("RGBA"))
         plain = plain.convert("L" if grey else "RGB")

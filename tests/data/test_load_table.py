@@ -309,6 +309,8 @@ def test_text_files_as_spreadsheets_write_them(csv):
     assert semicolons.notes[0].startswith(f"{csv('')} is not UTF-8 and was read as Latin-1 (Windows-1252)")
     assert "Check line 1: " in semicolons.notes[0] and "größe" in semicolons.notes[0]
     assert semicolons.notes[1] == f"The columns of {csv('')} are separated by ';'."
+    with pytest.raises(InputError, match="line 2, is not encoded in UTF-8; save the table as CSV in UTF-8"):
+        load_table(csv(b"a,y\n1\x81,3\n"), "y")
     with pytest.raises(InputError, match="line 2, column 'a': '1.5' is not"):
         load_table(csv("a;y\n1.5;3\n2.5;4\n"), "y", decimal=",")
     with pytest.raises(InputError, match="unknown decimal mark ';'; allowed: ,, ."):

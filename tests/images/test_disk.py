@@ -185,15 +185,35 @@ def test_deep_images_of_either_byte_order_are_turned_and_scaled(tmp_path):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("values", [GREY.astype(np.float32) / 65535, GREY.astype(np.int32)])
-def test_values_that_would_be_clipped_are_refused(folder, stream, values):
-    Image.fromarray(values).save(folder / "train" / "dog" / "deep.tif")
-    with pytest.raises(InputError, match=r"deep.tif has an unsupported pixel format \(TIFF, mode .\); use 8 bits"):
+@pytest.mark.parametrize(
+    ("values", "tags"),
+    [
+        (GREY.astype(np.float32) / 65535, {}),
+        (GREY.astype(np.int32), {}),
+        (GREY, {base.PHOTOMETRIC: 0}),
+    ],
+)
+def test_values_that_would_be_clipped_are_refused(folder, stream, values, tags):
+    Image.fromarray(values).save(folder / "train" / "dog" / "deep.tif", tiffinfo=tags)
+    with pytest.raises(InputError, match=r"deep.tif has an unsupported pixel format \(TIFF, mode .*\); use 8 bits"):
         images.read(folder, 3, stream=stream)
 
 
+def test_twelve_bits_are_not_taken_for_sixteen(tmp_path):
+    """The reader gives them the same mode."""
+    Image.fromarray(np.zeros((2, 4), np.uint16)).save(tmp_path / "deep.tif")
+    content = (tmp_path / "deep.tif").read_bytes()
+    entry = np.array([base.BITS, 3, 1, 0, 16, 0], "<u2").tobytes()  # a short number, once
+    assert content.count(entry) == 1
+    (tmp_path / "deep.tif").write_bytes(content.replace(entry, entry[:8] + bytes([12, 0, 0, 0])))
+    with Image.open(tmp_path / "deep.tif") as image:
+        assert image.mode == "I;16"
+    with pytest.raises(InputError, match="unsupported pixel format"):
+        base.decoded(tmp_path / "deep.tif", None, True)
+
+
 @pytest.mark.parametrize("grey", [False, True])
-@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L", "RGB"])
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L", "RGB", "I;16"])
 def test_what_is_transparent_is_laid_on_white(mode, grey, tmp_path):
     """Black of it is not black: one pixel transparent, one opaque, and where there is a channel for it, one between."""
     whole = Image.fromarray(np.array([[[0, 0, 0, 0], [40, 40, 40, 255], [0, 0, 0, 102]]], np.uint8))
@@ -201,7 +221,9 @@ def test_what_is_transparent_is_laid_on_white(mode, grey, tmp_path):
     if mode in ("RGBA", "LA"):
         whole.convert(mode).save(path)
     else:
-        plain = whole.crop((0, 0, 2, 1)).convert("L").convert(mode)
+        grey_values = whole.crop((0, 0, 2, 1)).convert("L")
+        deep = Image.fromarray(np.asarray(grey_values, np.uint16) << 8)
+        plain = deep if mode == "I;16" else grey_values.convert(mode)
         plain.save(path, transparency={"P": plain.getpixel((0, 0)), "RGB": (0, 0, 0)}.get(mode, 0))
         expected = expected[:2]
     found = base.decoded(path, None, grey)

@@ -32,6 +32,7 @@ from explore.core.context import Number, Turn
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
+from explore.inference.gaussian import Density
 from explore.inference.structures import kronecker
 from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
 from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, WeightSharing
@@ -122,6 +123,7 @@ class NoisyEKFAC(NaturalGradient):
     basis_interval: int = 5  # T_eig: steps between eigendecompositions
     reset_interval: int | None = None  # T_reset: steps between resets of r; None: no resets
     reset_damped: bool = False  # whether to reset r to A^gamma (x) S^gamma, so that damping is added twice
+    damped_density: bool = False  # whether the density has this damping too; else it is that of A (x) S
     scale_interval: int = 1  # T_scale: steps between updates of r
     weight_sharing: WeightSharing = "auto"  # A and S for layers with several positions, see `structures.kronecker`
 
@@ -139,6 +141,13 @@ class NoisyEKFAC(NaturalGradient):
         due = step % self.moments_interval == 0, step % self.scale_interval == 0, self._restarts(step, progress)
         turn = super().turn(step, progress)
         return turn._replace(kind=(turn.kind, due))
+
+    def gaussian(self, state: NaturalState) -> Density:
+        if self.damped_density or not self.reset_damped:
+            return super().gaussian(state)
+        moments = [q.moments for q in state.statistics]
+        factor, _ = kronecker.exact(moments, self.gamma(state.common, held=True))
+        return state.mean, factor, self.kl_weight / float(state.common.n_data)
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         if not self._restarts(int(state.common.step) + 1, progress):

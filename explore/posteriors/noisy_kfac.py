@@ -18,17 +18,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from explore.inference.gaussian import Density
+from explore.inference.structures import kronecker
 from explore.inference.structures.base import PerLayer
 from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
-from explore.inference.updates.natural import TABLE, NaturalGradient
+from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyKFAC(NaturalGradient):
     """Noisy K-FAC; the defaults follow the paper for regression on the UCI sets, except for `adaptive_damping`."""
 
-    damping: Literal["split", "exact"] = "split"
+    damping: Literal["split", "exact"] = "split"  # of the training noise and the mean step
+    damped_density: bool = False  # whether the density is that of the training noise, as in the paper
     weight_sharing: WeightSharing = "auto"  # factors for layers with several positions, see `structures.kronecker`
 
     by_replica = NaturalGradient.by_replica
@@ -36,6 +39,12 @@ class NoisyKFAC(NaturalGradient):
     @property
     def structure(self) -> PerLayer:
         return KroneckerLayers(KroneckerRule(self.beta, self.damping, self.weight_sharing))
+
+    def gaussian(self, state: NaturalState) -> Density:
+        if self.damped_density or self.damping == "exact":
+            return super().gaussian(state)
+        factor, _ = kronecker.exact(state.statistics, self.gamma(state.common, held=True))
+        return state.mean, factor, self.kl_weight / float(state.common.n_data)
 
     @property
     def decomposes(self) -> bool:

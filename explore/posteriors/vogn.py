@@ -58,6 +58,7 @@ class VOGN(natural.NaturalPosterior):
     lr_decay: float = 1.0
     beta2: float = 0.999  # averaging rate of s
     damping: float = 1e-3  # gamma
+    damped_density: bool = False  # whether the density has this damping too, as in the paper
     prior_variance: float | Literal["learned"] = 0.01  # 1 / delta
     kl_start: float = 0.1  # initial tau, as a fraction of kl_weight ...
     kl_warmup: float = 0.142  # ... which rises to 1 over this fraction of training
@@ -114,7 +115,8 @@ class VOGN(natural.NaturalPosterior):
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, Number]:
         weight = self._weight(state.tempering)
         decay = each_layer(self.gamma(state.common, weight, held=True), len(state.squares))
-        precision = tuple(s + (c + self.damping) for s, c in zip(state.squares, decay, strict=True))
+        damping = self.damping if self.damped_density else 0.0
+        precision = tuple(s + (c + damping) for s, c in zip(state.squares, decay, strict=True))
         if isinstance(weight, Tensor):  # then the precision includes it
             precision, weight = tuple(p / over(weight, p) for p in precision), 1.0
         return state.mean, Blocks(tuple(map(Diagonal, precision))), weight / float(state.common.n_data)

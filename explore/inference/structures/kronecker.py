@@ -169,8 +169,8 @@ class KroneckerRule:
     def factor(self, moments: KroneckerMoments, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]:
         """Factorise A (x) S + damping; also return for which replicas this succeeded."""
         if self.damping == "exact":
-            ((inputs, outputs, eigenvalues, ok),) = eigenbases([moments])
-            return Diagonal(eigenvalues + over(damping, eigenvalues), inputs, outputs), ok
+            blocks, ok = exact([moments], damping)
+            return blocks.blocks[0], ok
         a, s = damped(moments, damping)
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
         return KroneckerFactor(a, s), ok_a & ok_s
@@ -227,6 +227,12 @@ def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
         (qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s)
         for (la, qa, ok_a), (ls, qs, ok_s) in zip(pairs[::2], pairs[1::2], strict=True)
     ]
+
+
+def exact(layers: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
+    """Return A (x) S + damping I for all layers, by eigendecompositions; also for which replicas this succeeded."""
+    pairs = zip(eigenbases(layers), base.each_layer(damping, len(layers)), strict=True)
+    return base.gathered((Diagonal(e + over(c, e), qa, qs), ok) for (qa, qs, e, ok), c in pairs)
 
 
 def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:

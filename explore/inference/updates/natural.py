@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -21,7 +21,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, State, Taps, Weights
 from explore.execution import parallel
 from explore.inference.base import Common, common
-from explore.inference.gaussian import GaussianPosterior
+from explore.inference.gaussian import Density, GaussianPosterior, drawn
 from explore.inference.structures.base import Dampings, Factor, Statistics, Structure, each_layer, mean_outer
 from explore.inference.updates import steps
 from explore.inference.updates.steps import Fisher, Pass, Schedule
@@ -53,6 +53,7 @@ class NaturalPosterior(GaussianPosterior):
     lr_decay_at: float = 0.5  # ... after this fraction of training
     lr_schedule: Schedule = "step"  # or "linear": decay linearly from `lr_decay_at` to the end
     momentum: float = 0.9  # of the gradient, before preconditioning
+    predictive: Literal["linearised", "sampled"] = "linearised"
 
     ranges: ClassVar[dict[str, str]] = {
         "lr_decay": "[0, 1]", "lr_decay_at": "[0, 1]", "momentum": "[0, 1)", "warm_start": "[0, 1]",
@@ -67,6 +68,10 @@ class NaturalPosterior(GaussianPosterior):
         """Return the factor of the learning rate at this fraction of training."""
         return steps.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
 
+    def training_density(self, state: State) -> Density:
+        """Return the Gaussian from which updates draw weights; it may be narrower than `gaussian`."""
+        return self.gaussian(state)
+
     def is_noisy(self, progress: float) -> bool:
         """Return whether gradients are taken at weight samples rather than at the mean."""
         return self.weight_noise and progress >= self.warm_start
@@ -76,9 +81,9 @@ class NaturalPosterior(GaussianPosterior):
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)
-            weights, samples = self.sample_coordinates(state, parts * self.samples, stream), self.samples
+            weights, samples = drawn(self.training_density(state), parts * self.samples, stream), self.samples
         else:
-            weights, samples = tuple(m.unsqueeze(1) for m in self.gaussian(state)[0]), 1
+            weights, samples = tuple(m.unsqueeze(1) for m in self.training_density(state)[0]), 1
         noise = self.likelihood.sample_noise(state.common.noise, samples, rng)
         forward = partial(steps.forward_in_parts, self.net, parts=parts)
         return weights, steps.train_pass(self, state, weights, noise, batch, forward)
@@ -183,7 +188,10 @@ class NaturalGradient(NaturalPosterior):
         k = int(state.common.step) // self.statistics_interval
         return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
 
-    def gaussian(self, state: NaturalState) -> tuple[Means, Factor, Number]:
+    def gaussian(self, state: NaturalState) -> Density:
+        return self.training_density(state)
+
+    def training_density(self, state: NaturalState) -> Density:
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
 
     def _curvature(

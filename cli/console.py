@@ -54,7 +54,7 @@ class Description(TextColumn):
 
 @contextmanager
 def progress(silent: bool, description: str, total: int | None = None, done: int = 0) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on standard error, if that is a terminal; yield a function that updates it."""
+    """Show a progress bar if standard error is a terminal. Yield a function that updates the bar."""
     console = Console(stderr=True)
     share, remaining = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
     columns = Description(), BarColumn(), share, TimeElapsedColumn(), remaining, TimeRemainingColumn()

@@ -24,7 +24,7 @@ def title(metric: str, validation: bool) -> str:
 
 
 def metrics(tables: Collection[pd.DataFrame]) -> list[str]:
-    """Return the metrics that all tables have, the main one first."""
+    """Return the names of the metrics that all tables have, the main metric first."""
     return [name for name in TITLES if all(name in table for table in tables)]
 
 
@@ -46,14 +46,14 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Tensor | ArrayLike) -> Estimate:
-    """Return the mean of values [T] with its standard error."""
+    """Return the mean and standard error of values [T], one per trial."""
     numbers = values.double() if isinstance(values, Tensor) else torch.tensor(np.asarray(values, float))
     se = float(numbers.std()) / len(numbers) ** 0.5 if len(numbers) > 1 else math.nan
     return Estimate(float(numbers.mean()), se)
 
 
 def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
-    """Return a sentence on prior variances ([R] by name) that ended at a bound; "" if none did."""
+    """Return a sentence on learned prior variances ([R] by name) that ended at a bound, or "" if none did."""
     at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in learned.items()}
     if not any(at.values()):
         return ""
@@ -62,11 +62,11 @@ def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
 
 
 def unit(metric: str) -> str:
-    """Return the unit of a metric, to be appended to its title."""
+    """Return the unit of a metric in parentheses, to be appended to its title, or ""."""
     return {"rmse": " (units of the target)", "log_likelihood": " (nats per point)"}.get(metric, "")
 
 
 def decimals(values: ArrayLike) -> int:
-    """Return how many decimals show three significant digits of the largest value, but at least three."""
+    """Return how many decimals show the largest value with three significant digits, but at least three."""
     size = float(np.abs(np.nan_to_num(values, nan=0, posinf=0, neginf=0)).max())
     return max(3, 2 - math.floor(math.log10(size))) if size > 0 else 3

@@ -32,7 +32,7 @@ class Names(click.ParamType):
 
 
 class Column(click.ParamType):
-    """Column names, normalised to Unicode's NFC like the columns of tables."""
+    """Column names, normalised to Unicode NFC, as are the column names of tables."""
 
     name = "column"
 
@@ -86,7 +86,7 @@ data = _together(
 
 
 def model_of(settings: str, default: str) -> Callable[[Any], Any]:
-    """Return the options of a model; `settings` and `default` are inserted into the help of -p and --preset."""
+    """Return a decorator with the options --preset and -p. `default` and `settings` complete their help."""
     preset = f"Named settings: default, plain, vime, image, or those of a paper, such as paper.  [default: {default}]"
     return _together(
         click.option("--preset", type=NAMES, metavar="NAME", help=preset),
@@ -130,7 +130,7 @@ samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samp
 
 
 def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
-    """Run a command that writes a run folder, see `start`; `totals` are the options that --resume may increase."""
+    """Run a command that writes a run folder, by `start.run`. `totals` are the options that --resume may increase."""
     check_empty(ctx)
     if options["resume"]:
         refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")
@@ -141,7 +141,7 @@ def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] 
 
 
 def check_empty(ctx: click.Context) -> None:
-    """Raise InputError if an option is empty, e.g. `--resume "$RUN"` with RUN unset: it would count as missing."""
+    """Raise InputError if an option is an empty string, e.g. `--resume "$RUN"` with RUN unset."""
     for option in ctx.command.params:
         value = ctx.params.get(option.name or "")
         if option.name != "drop_columns" and (value == "" or (isinstance(value, tuple) and "" in value)):
@@ -149,13 +149,13 @@ def check_empty(ctx: click.Context) -> None:
 
 
 def refuse(ctx: click.Context, allowed: Collection[str], reason: str) -> None:
-    """Raise InputError if the command line has an option that is not in `allowed`."""
+    """Raise InputError, with `reason`, if the command line has an option that is not in `allowed`."""
     if excluded := [option for name, option in on_command_line(ctx).items() if name not in allowed]:
         names = sorted(p.opts[0] for p in ctx.command.params if p.name in allowed)
         raise InputError(f"{reason}. Leave out {', '.join(excluded)} (allowed: {', '.join(names)})")
 
 
 def on_command_line(ctx: click.Context) -> dict[str, str]:
-    """Return the options that the user passed, as flags by name, e.g. {"seed": "--seed"}."""
+    """Return the options that the user passed, as a dict from name to flag, e.g. {"seed": "--seed"}."""
     options = {parameter.name or "": parameter.opts[0] for parameter in ctx.command.params}
     return {n: o for n, o in options.items() if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}

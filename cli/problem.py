@@ -33,7 +33,7 @@ OF_DATA = "target task categorical decimal feature sheet id_column keep_na".spli
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Settings that all commands that train on a data set share: data, network, seed and samples."""
+    """Settings shared by all commands that train on a data set: data, network, seed and number of weight samples."""
 
     dataset: str | None
     data: str | None  # path of a table, instead of `dataset`
@@ -59,7 +59,7 @@ class Problem:
         return self.table()[0]
 
     def table(self) -> tuple[Dataset, Schema | None]:
-        """Load the data set as `load` does, with its schema if it is a user's table."""
+        """Load the data set as `load` does. Also return the schema of a user's table, or None for other data."""
         drop, schema = list(self.drop_columns), None
         try:
             if self.net:
@@ -121,7 +121,7 @@ def pictures(images: Images) -> Dataset:
 
 
 def channels(dataset: Dataset, device: str) -> Standardiser:
-    """Return the mean and standard deviation of each channel over all images."""
+    """Return a standardiser with the mean and standard deviation of each channel over all images."""
     every = Images(dataset.name, dataset.x, dataset.y, dataset.x[:0], dataset.y[:0], dataset.classes)
     mean, scale = (torch.as_tensor(m, device=device, dtype=torch.float32)[:, None, None] for m in every.moments())
     return Standardiser(mean, scale)
@@ -152,7 +152,7 @@ def widths(text: str) -> tuple[int, ...]:
 def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") -> dict[str, dict[str, Any]]:
     """Parse strings such as "key=value" and "prefix.key=value" into typed settings, grouped by prefix.
 
-    `targets` maps each prefix to a dataclass, or to types by name. The prefix is the part before the last dot.
+    `targets` maps each prefix to a dataclass, or to a dict of types. The prefix is the part before the last dot.
     """
     return {prefix: registry.parse(targets[prefix], t) for prefix, t in split(texts, targets, option).items()}
 
@@ -160,7 +160,10 @@ def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") 
 def split(
     texts: Iterable[str], prefixes: Iterable[str], option: str = "-p", mark: str = "=", epochs: int | None = None
 ) -> dict[str, dict[str, str]]:
-    """Return the last value of each key as a string, by prefix. `epochs` (--epochs) is a short form of -p epochs."""
+    """Split strings such as "prefix.key=value" into dicts from key to value (as a string), by prefix.
+
+    The last value of a key counts. `epochs` is the value of --epochs, a short form of -p epochs.
+    """
     values: dict[str, dict[str, str]] = {prefix: {} for prefix in prefixes}
     for text in texts:
         name, marked, value = text.partition(mark)
@@ -178,13 +181,13 @@ def split(
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Return a hash of everything that a run uses: values, names, and the lines and ids of the examples."""
+    """Return a hash of all the data that a run uses: values, names, and the lines and ids of the examples."""
     origin = repr((dataset.features, dataset.classes, dataset.lines, dataset.ids))
     return hashlib.sha256(dataset.x.tobytes() + dataset.y.tobytes() + origin.encode()).hexdigest()
 
 
 def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, noise: Values) -> Predictive:
-    """Build a posterior over the weights of a network for the data. `noise` has the likelihood settings."""
+    """Build the posterior `name` over the weights of a network for the data. `noise` has the likelihood settings."""
     shape = tuple(map(int, dataset.x.shape[1:]))
     outputs = build.outputs(problem.likelihood, len(dataset.classes), dataset.y.shape[-1])
     return build.posterior(problem, shape, outputs, name, settings, noise)
@@ -193,7 +196,7 @@ def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, n
 def configured(
     name: str, texts: Mapping[str, str], preset: str | None, consumer: presets.Consumer = "table"
 ) -> registry.Configured:
-    """Configure a posterior from the command line. Other settings come from the preset, by default the recommended one.
+    """Configure the posterior `name`. Settings not in `texts` come from the preset, by default the recommended one.
 
     For tables, the recommended settings depend on the number of rows and are resolved later.
     """
@@ -206,7 +209,7 @@ def configured(
 
 
 def place(device: str, jobs: int) -> str:
-    """Describe where fits are computed. Raise InputError if several processes would share an accelerator."""
+    """Describe where fits run, e.g. "cpu in 4 processes". Raise InputError if processes would share an accelerator."""
     if jobs == 1:
         return device
     if device != "cpu":
@@ -215,7 +218,7 @@ def place(device: str, jobs: int) -> str:
 
 
 def check_memory(posterior: Predictive, replicas: int, samples: int) -> None:
-    """Raise InputError if the weight samples do not fit into memory: the system would kill the process."""
+    """Raise InputError if the weight samples do not fit into memory; otherwise the system would kill the process."""
     numbers = sum(rows * columns for rows, columns in getattr(posterior, "coordinates", ()))
     needed = 4 * replicas * samples * numbers
     if needed > (most := machine.memory()):

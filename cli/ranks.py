@@ -1,4 +1,4 @@
-"""`explore classify` in several `torchrun` processes: all share the work; the first one writes and prints."""
+"""Runs of `explore classify` in several `torchrun` processes. All share the work; the first one writes and prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from explore.runs.recorded import read_run
 
 @contextmanager
 def joined(command: str) -> Iterator[None]:
-    """Set up the process group of a `torchrun` job for the block; without torchrun, do nothing."""
+    """Set up the process group of a `torchrun` job for the `with` block. Without torchrun, do nothing."""
     if parallel.started() == 1:
         yield
         return
@@ -53,12 +53,12 @@ def ending() -> None:
 
 
 def device(name: str) -> str:
-    """Return the device of this process; each process of a job has a separate GPU."""
+    """Return the device of this process. With CUDA, each process of a `torchrun` job has a separate GPU."""
     return f"cuda:{os.environ['LOCAL_RANK']}" if parallel.started() > 1 and name.startswith("cuda") else name
 
 
 def opened(folder: Path, settings: Any) -> Run:
-    """Open the run to continue: the first process locks it, the others read it afterwards."""
+    """Open the run in `folder` to continue it. The first process locks the run; then the others read it."""
     processes = parallel.world().processes
     wanted = getattr(settings, "processes", processes)
     if wanted != processes:
@@ -72,19 +72,19 @@ def opened(folder: Path, settings: Any) -> Run:
 
 
 def remember(folder: Path) -> None:
-    """Record the run folder, for a restart of the job after a failure."""
+    """Record the run folder, so that the job can continue if `torchrun` restarts it after a failure."""
     if parallel.started() > 1:
         _note().write_text(str(folder.resolve()), encoding="utf-8")
 
 
 def forget() -> None:
-    """Remove the record of a finished job."""
+    """Remove the record of the run folder, because the job has finished."""
     if parallel.started() > 1:
         _note().unlink(missing_ok=True)
 
 
 def continued() -> Path | None:
-    """Return the run folder of a job that `torchrun` restarted; None for a new job."""
+    """Return the recorded run folder if `torchrun` restarted this job, or None for a new job."""
     if parallel.started() == 1:
         return None
     folder = None
@@ -98,7 +98,7 @@ def continued() -> Path | None:
 
 
 def _note() -> Path:
-    """Return the path of a file that all processes of one `torchrun` share, even after a restart."""
+    """Return the path of the record of the run folder, which is the same for all processes and restarts of a job."""
     return Path(tempfile.gettempdir()) / f"explore-job-{getpass.getuser()}-{os.getppid()}"
 
 

@@ -23,7 +23,7 @@ class WrongInput(click.ClickException):
 
 
 class Terminated(KeyboardInterrupt):
-    """A SIGTERM, with which schedulers and containers stop a process."""
+    """The exception for SIGTERM, the signal with which schedulers and containers stop a process."""
 
 
 def ending(error: KeyboardInterrupt) -> tuple[int, str]:
@@ -33,9 +33,9 @@ def ending(error: KeyboardInterrupt) -> tuple[int, str]:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGINT and SIGTERM, even if other code converts it into a different error.
+    """Raise KeyboardInterrupt on SIGINT and SIGTERM, even if other code raises a different error instead.
 
-    For example, the C code of matplotlib raises a ValueError instead.
+    For example, an interrupt in matplotlib's C code becomes a ValueError.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -72,7 +72,7 @@ def sentences(more: str = "") -> Iterator[None]:
     """Turn expected errors into a one-sentence message and an exit code; bugs keep their traceback.
 
     Exit codes: 2 for wrong input, 1 for a failure or a system error (e.g. a full disk), 130 for an interrupt, and 143
-    for a SIGTERM. `more` is appended to the message in the last two cases.
+    for a SIGTERM. `more` is appended to the message of an interrupt or SIGTERM.
     """
     display.spell()
     try:

@@ -4,9 +4,9 @@ A command is a package of three modules:
 
 - settings: `resolve(options)` returns a frozen dataclass `Settings`.
 - experiment: `Experiment` does the work.
-- report: `write(run, experiment, event)` writes an event into the run folder. It returns the step of the checkpoint
-  that is now due (a number, or steps by series), or None. `report(experiment, folder)` saves the figures and returns
-  the result. `sections(runs)` yields the sections of `explore report`.
+- report: `write(run, experiment, event)` writes an event into the run folder. If a checkpoint is
+  now due, it returns the step (a number, or a dict of steps by series), else None. `report(experiment, folder)` saves
+  the figures and returns the result. `sections(runs)` yields the sections of `explore report`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, Recursion
 
 
 class Experiment(Protocol):
-    """The work of a command, constructed from its settings, the device and the run to resume (None: a new run)."""
+    """The work of a command. The constructor takes settings, a device, and the run to resume (None for a new run)."""
 
     settings: Any
     parts: tuple[str, ...]  # parts of the run folder's name, after the command
@@ -68,7 +68,7 @@ class Experiment(Protocol):
         """Describe the progress recorded in a `state_dict`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the tensors and plain values needed to resume from the last checkpoint."""
+        """Return the tensors and plain values that a checkpoint saves, in order to resume."""
 
 
 class Report(NamedTuple):
@@ -122,7 +122,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
 
 
 def _resume(old: Run, metadata: Mapping[str, Any], extended: Any, goes_on: bool) -> None:
-    """Record extended settings and, if the run is unfinished, this start; warn about changes since the last start."""
+    """Record extended settings. If the run is unfinished, record this session and warn if, e.g., the device changed."""
     if extended is not None:
         old.extend(written(extended))
     if goes_on:
@@ -199,7 +199,7 @@ def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator
 
 
 def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, dict[str, Any]]:
-    """Set the number of threads and the use of graphs; return the device and the session metadata."""
+    """Set the number of threads, and whether updates run as graphs. Return the device and the session metadata."""
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads, graphs = options.get("threads") or last.get("threads", 1), options.get("graphs")
@@ -219,7 +219,7 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
 
 @contextmanager
 def reading(folder: Path | None) -> Iterator[None]:
-    """Re-raise errors from reading the run folder (if there is one) as an `InputError`: the folder is damaged."""
+    """Re-raise errors in the block as an `InputError`: the run folder is damaged. Do nothing if `folder` is None."""
     try:
         yield
     except WRONG as error:
@@ -232,13 +232,13 @@ def reading(folder: Path | None) -> Iterator[None]:
 
 
 def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[str]) -> Settings:
-    """Read the settings of a run of this command. Raise InputError if they name untrusted modules."""
+    """Read the settings of a run of `command`. Raise InputError if the settings name untrusted modules."""
     recorded = trust.settings(folder, [command], trusted)
     return read(cls, recorded, str(folder / "config.json"))
 
 
 def extended(old: Any, totals: Mapping[str, int]) -> Any:
-    """Return settings with larger totals (by name). Raise InputError if one is smaller than before."""
+    """Return a copy of settings with new totals, by name. Raise InputError if a total is smaller than before."""
     for name, value in totals.items():
         if value < (before := getattr(old, name)):
             raise InputError(

@@ -1,4 +1,4 @@
-"""Output files with the columns of a user's table and additional ones, such as predictions."""
+"""Output files with the columns of a user's table and additional columns, such as predictions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # suffix -> 
 
 
 def check(out: Path, table: Path, command: str, column: str, kinds: Collection[str] = tuple(WRITERS)) -> None:
-    """Raise InputError if `out` exists and lacks a column that only the command writes (a regular expression)."""
+    """Raise InputError if `out` exists and was not written by `command`, i.e. has no column that matches `column`."""
     if out.suffix.lower() not in kinds:
         raise InputError(f"--out is {shown(str(out))}; its name must end with {' or '.join(kinds)}")
     if out.exists() and out.samefile(table):
@@ -33,7 +33,7 @@ def check(out: Path, table: Path, command: str, column: str, kinds: Collection[s
 
 
 def _header(path: Path) -> list[str]:
-    """Return the column names of a file, for any delimiter, even without rows; [] if it is not a table."""
+    """Return the column names of a file, split at any delimiter, or [] if the file is not a table."""
     try:
         if path.suffix.lower() == ".xlsx":
             packed.check_workbook(path.read_bytes(), path)
@@ -91,12 +91,12 @@ def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _worded(frame: pd.DataFrame) -> list[str]:
-    """Return the non-numeric columns."""
+    """Return the names of the non-numeric columns."""
     return [str(name) for name in frame if not pd.api.types.is_numeric_dtype(frame[name])]
 
 
 def apostrophes(file: object, written: Iterable[object]) -> list[str]:
-    """Return a note on strings that a CSV file stores with a leading apostrophe, if there are any."""
+    """Return a note on strings that a CSV file stores with a leading apostrophe, or [] if there are none."""
     changed = [text for text in dict.fromkeys(written) if isinstance(text, str) and texts.neutralised(text) != text]
     if not changed:
         return []

@@ -27,7 +27,7 @@ class CartPoleSwingup(RigidBodies):
 
     Observations: x and velocity of the cart, angle (0 is up) and angular velocity of the pole. Sparse reward: 1 if
     cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode ends if abs(x) > 3.
-    `reset="rllab"` starts with separated joints, which the first step jolts together; "consistent" starts joined.
+    `reset="rllab"` starts with joints apart, and the first step jolts the bodies together; "consistent" does not.
     """
 
     about = "swing a pole up on a cart and keep it there"
@@ -77,7 +77,7 @@ class CartPoleSwingup(RigidBodies):
             pole[4] = -0.5 * spin * np.sin(angle)
 
     def advance(self, force: Array) -> None:
-        """Take one time step as Box2D does: gravity, force, joint impulses (exact), Euler step, position correction."""
+        """Take one time step as Box2D does: gravity, force, exact joint impulses, Euler step, position correction."""
         h, (cart, pole) = self.step_size, self.bodies
         x, angle = cart[0], pole[2]
         rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)  # from the pole's centre of mass to the hinge
@@ -118,7 +118,7 @@ class CartPoleSwingup(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Correct positions `state` [5, M] by one Box2D iteration, hinge then track; return a mask [M] of joint errors."""
+    """Correct positions `state` [5, M] by one Box2D iteration, hinge first; return if joints were off, [M]."""
     x, y, cx, cy, angle = state
     arm = HEIGHT / 2
     rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)

@@ -12,7 +12,7 @@ from explore.envs.simulation import Array, Shape, Simulation, box
 
 
 class Chain(Simulation):
-    """A chain of states 0 to length - 1. Episodes start in state 1 and have length + 9 steps, left (0) or right (1).
+    """A chain of states 0 to length - 1. Episodes start in state 1 and last length + 9 steps. Actions: 0 left, 1 right.
 
     The reward after a step is 0.001 in state 0 and 1 in the last state. Always going right is optimal and returns 12.
     """

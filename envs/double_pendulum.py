@@ -22,9 +22,9 @@ ABOUT_END = INERTIA + MASS / 4
 class DoublePendulum(RigidBodies):
     """Two hanging links, swung up by a torque of up to 50 N m between them; episodes never terminate.
 
-    Observations: sine, cosine and velocity of both angles (0 hangs down). Dense reward: minus the distance (m) of the
-    tip from (0, 2), where the tip's x offset has the wrong sign, as in rllab. Sparse reward: 1 if this distance is
-    below the threshold, which is 1 in VIME's code and 0.1 in its paper.
+    Observations: sine and cosine of each link's angle (0 hangs down), and its angular velocity. Dense reward: minus the
+    distance (m) of the tip from (0, 2); as in rllab, the x offset of the second link has the wrong sign. Sparse reward:
+    1 if this distance is below the threshold, which is 1 in VIME's code and 0.1 in VIME's paper.
     """
 
     about = "swing two links up by the joint between them"
@@ -61,7 +61,7 @@ class DoublePendulum(RigidBodies):
         bodies[:, 5] = 0.01 * draws[2:]
 
     def advance(self, force: Array) -> None:
-        """Take one time step as Box2D does: gravity, motor, joint impulses (exact), Euler step, position correction."""
+        """Take one time step as Box2D does: gravity, motor, exact joint impulses, Euler step, position correction."""
         h, (one, two) = self.step_size, self.bodies
         a1, a2 = one[2], two[2]
         s1, c1, s2, c2 = np.sin(a1), np.cos(a1), np.sin(a2), np.cos(a2)  # (c, s): where a link's end moves
@@ -117,7 +117,7 @@ class DoublePendulum(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Correct positions `state` [6, M] by one Box2D iteration, lower joint first; return a mask [M] of joint errors."""
+    """Correct positions `state` [6, M] by one Box2D iteration, lower joint first; return if joints were off, [M]."""
     x1, y1, a1, x2, y2, a2 = state
     px1, py1 = 0.5 * np.sin(a1), -0.5 * np.cos(a1)  # from the centre to the lower end
     px2, py2 = 0.5 * np.sin(a2), -0.5 * np.cos(a2)

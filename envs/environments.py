@@ -20,7 +20,7 @@ WIDTH, HEIGHT = 480, 320
 
 
 def picture(simulation: Simulation, i: int = 0) -> Array:
-    """Draw copy `i` of a simulation as an array [320, 480, 3] of bytes."""
+    """Return a picture of copy `i` of a simulation, uint8 [320, 480, 3]."""
     x, y, half = simulation.view
     image = Image.new("RGB", (WIDTH, HEIGHT), "white")
     draw = ImageDraw.Draw(image)
@@ -35,9 +35,9 @@ def picture(simulation: Simulation, i: int = 0) -> Array:
 
 
 class SimulationEnv(gym.Env[Array, Any]):
-    """An environment with one copy of a simulation, given by "module:Class" and its settings.
+    """An environment with one copy of the simulation "module:Class", created with these settings.
 
-    `gym.make(name, render_mode="human")` wraps it in Gymnasium's `HumanRendering`, which needs pygame.
+    `gym.make(name, render_mode="human")` wraps the environment in Gymnasium's `HumanRendering`, which needs pygame.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
@@ -70,10 +70,11 @@ MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 
 
 class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
-    """A vector environment with `num_envs` copies of a simulation, equal to single environments with the same seeds.
+    """A vector environment of `num_envs` simulation copies, which behave like single environments with the same seeds.
 
-    Autoreset mode NEXT_STEP: the step after the end of an episode ignores the action. SAME_STEP: at the end of an
-    episode, observations are those after the reset, and the last ones are in `info["final_obs"]`.
+    Autoreset mode NEXT_STEP: the step after the last step of an episode only resets the copy and ignores the action.
+    SAME_STEP: the last step of an episode returns the observation after the reset; `info["final_obs"]` has the last
+    observation of the episode.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}

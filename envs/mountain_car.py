@@ -21,8 +21,8 @@ TRACK = np.stack([_I / 50, 1 + np.sin((_I / 100 - 0.5) * np.pi)], axis=1)
 class MountainCar(RigidBodies):
     """A car in a valley, driven by a force of up to 1 N along its axis; simulated by Box2D only.
 
-    Observations: x and its velocity. The episode ends if x >= threshold or abs(x) >= 2. Sparse reward: 1 at the end.
-    Dense reward: the height minus 1.
+    Observations: position x of the car, and the velocity along x. The episode ends if x >= threshold or abs(x) >= 2.
+    Sparse reward: 1 in the step that ends the episode. Dense reward: the height of the car minus 1.
     """
 
     about = "drive a weak car out of a valley"

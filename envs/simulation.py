@@ -1,4 +1,4 @@
-"""Simulations: `n` copies of an environment that step together, by Box2D or by NumPy versions of its equations."""
+"""Simulations of `n` environment copies that step together, in Box2D or by the equations of Box2D in NumPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ROTATION = 0.5 * np.pi  # of a body per step
 
 
 class World(NamedTuple):
-    """A Box2D world, its moving bodies in simulation order, and the function that applies the force or torque."""
+    """A Box2D world, its moving bodies in the order of `RigidBodies.bodies`, and a function that applies an action."""
 
     world: Any
     bodies: list[Any]
@@ -36,7 +36,7 @@ def push(body: Any, force: float) -> None:
 
 
 def drive(joint: Any, torque: float) -> None:
-    """Apply a torque (N m) to the joint by setting the maximum torque of its motor."""
+    """Apply a torque (N m) to the joint by setting the direction and the maximum torque of its motor."""
     joint.motorSpeed = 1e5 if torque > 0 else -1e5
     joint.maxMotorTorque = abs(torque)
 
@@ -54,14 +54,14 @@ def load_box2d() -> Any:
 
 
 class Shape(NamedTuple):
-    """A polygon, or a line if it has no `fill`; points [P, 2] in metres."""
+    """A polygon filled with colour `fill`, or a line if `fill` is None; points [P, 2] in metres."""
 
     points: Array
     fill: str | None
 
 
 class Simulation(ABC):
-    """`n` copies of an environment. Resets use random numbers that `draw` takes from each copy's own generator."""
+    """A simulation of `n` environment copies. The random numbers of a reset come from the copy's own generator."""
 
     about: ClassVar[str]  # one line for `explore list envs`
     #: Prefix of the registered name -> description of this variant, and its settings.
@@ -90,10 +90,11 @@ class Simulation(ABC):
 
 
 class RigidBodies(Simulation):
-    """Rigid bodies in a plane, moved by one force or torque; `sparse` selects VIME's reward instead of rllab's.
+    """A simulation of rigid bodies in a plane, moved by one force or torque.
 
     `bodies` [K, 6, n] has x, y and angle of each body's origin, vx and vy of its centre of mass, and its angular
-    velocity. `physics="box2d"` is the reference; "equations" is the same in NumPy, for all copies at once.
+    velocity. `physics="box2d"` is the reference; "equations" does the same in NumPy, for all copies at once. `sparse`
+    selects the sparse reward of VIME instead of the dense reward of rllab.
     """
 
     variants: ClassVar = {
@@ -127,7 +128,7 @@ class RigidBodies(Simulation):
     def outcome(self) -> tuple[Array, Array]: ...  # rewards [n] and ends [n] for the current bodies
 
     def advance(self, force: Array) -> None:
-        """Move the bodies one time step by the equations of motion; force [n]. Box2D-only tasks do not override it."""
+        """Move the bodies one time step by the equations of motion, under `force` [n]. Box2D does not need this."""
         raise NotImplementedError
 
     def start(self, where: Array, draws: Array) -> None:
@@ -139,7 +140,7 @@ class RigidBodies(Simulation):
             self.start_worlds(where)
 
     def start_worlds(self, where: Array) -> None:
-        """Create new Box2D worlds for the copies `where`, since joints of the old ones store impulses."""
+        """Create new Box2D worlds for the copies with indices `where`, since joints in old worlds store impulses."""
         for i in where.tolist():
             self.worlds[i] = self.build(self.box2d)
             for body, (x, y, angle, vx, vy, spin) in zip(
@@ -158,7 +159,7 @@ class RigidBodies(Simulation):
         return self.outcome()
 
     def step_worlds(self, force: Array) -> None:
-        """Take one time step in all Box2D worlds, with forces [n]."""
+        """Take one time step in the Box2D worlds of all copies, under `force` [n]."""
         for i, f in enumerate(force.tolist()):
             world = self.worlds[i]
             world.act(f)
@@ -167,7 +168,7 @@ class RigidBodies(Simulation):
                 self.bodies[k, :, i] = (*body.position, body.angle, *body.linearVelocity, body.angularVelocity)
 
     def outlines(self, i: int, locals_: Sequence[Array], fills: Sequence[str]) -> list[Shape]:
-        """Return the shapes of the bodies of copy `i`, from their corners in body coordinates."""
+        """Return the shapes of all bodies of copy `i`; `locals_` has the corners of each body in body coordinates."""
         placed = []
         for (x, y, angle), corners, fill in zip(self.bodies[:, :3, i], locals_, fills, strict=True):
             c, s = np.cos(angle), np.sin(angle)
@@ -176,13 +177,13 @@ class RigidBodies(Simulation):
 
 
 def box(width: float, height: float, bottom: float) -> Array:
-    """Return the corners [4, 2] of a rectangle centred at x = 0."""
+    """Return the corners [4, 2] of a rectangle centred at x = 0, with its lower edge at y = `bottom`."""
     w = width / 2
     return np.array([(-w, bottom), (w, bottom), (w, bottom + height), (-w, bottom + height)])
 
 
 def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
-    """Create `n` copies of the simulation at "module:Class"."""
+    """Create the simulation "module:Class" with `n` copies and these settings."""
     cls = registry.load(simulation, "simulation")
     if not (isinstance(cls, type) and issubclass(cls, Simulation)):
         raise InputError(f'{simulation} is not a subclass of Simulation; pass "module:Class" of one')
@@ -194,7 +195,7 @@ def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
 
 
 def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """Solve the symmetric 2 x 2 systems [[a, b], [b, d]] p = (x, y); all [n]."""
+    """Solve the symmetric 2 x 2 systems [[a, b], [b, d]] p = (x, y) for p; all arguments are [n]."""
     det = a * d - b * b
     return (d * x - b * y) / det, (a * y - b * x) / det
 
@@ -206,9 +207,9 @@ def limited(spin: Array, step_size: float) -> Array:
 
 
 def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:
-    """Correct the positions in `state` [D, n] in place until all joints are satisfied, for at most `iterations`.
+    """Correct the positions in `state` [D, n] in place until all joints are satisfied or `iterations` are done.
 
-    `correct` does one iteration and returns a mask of the copies in which a joint was off.
+    `correct` does one iteration, and returns a mask of the copies in which a joint was not satisfied.
     """
     off = np.flatnonzero(correct(state))
     for _ in range(iterations - 1):

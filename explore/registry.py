@@ -3,7 +3,7 @@
 A file in a plug-in package is a plug-in if it defines a class or function with the file's name, ignoring case and
 underscores (`noisy_kfac.py`: `class NoisyKFAC`). Users write the name with hyphens or underscores. The description is
 the first line of the file's docstring, read with `ast`, so listing imports nothing. A helper file defines `__all__`;
-any other file without its class or function is an error. A package may also list similar plug-ins in a table,
+any other file without such a class or function is an error. A package may also list similar plug-ins in a table,
 `PLUG_INS`: name -> callable with a `description`. Other distributions use the entry-point groups `explore.posteriors`,
 `explore.acquisitions`, ...; "module:Class" selects any class without registration.
 """
@@ -40,7 +40,7 @@ def hyphened(name: str) -> str:
 
 
 class _File(NamedTuple):
-    """A plug-in defined by a file of this package."""
+    """A plug-in defined by a file in `explore` itself."""
 
     module: str
     attribute: str
@@ -67,7 +67,7 @@ def _files(kind: str, only: str | None = None) -> dict[str, _File]:
 
 
 def _parsed(source: Path) -> tuple[str | None, str, bool]:
-    """Return a file's plug-in class or function, the first line of its docstring, and whether it has `__all__`."""
+    """Return the name of a file's plug-in or None, the file's description, and whether it defines `__all__`."""
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -90,7 +90,7 @@ def _points(kind: str) -> dict[str, EntryPoint]:
 
 
 def names(kind: str) -> dict[str, str]:
-    """Return all plug-ins of a kind (of `KINDS`): name -> description.
+    """Return all plug-ins of a kind (a key of `KINDS`) as a dict: name -> description.
 
     Raises:
         InputError: for a file of the package that is neither a plug-in nor a helper.
@@ -102,10 +102,10 @@ def names(kind: str) -> dict[str, str]:
 
 
 def find(kind: str, name: str) -> Any:
-    """Return the class or function with a plug-in name, or at "module:Class".
+    """Return the class or function of a plug-in, given its name or "module:Class".
 
     Raises:
-        InputError: for an unknown name; the message lists the allowed ones.
+        InputError: for an unknown name; the message lists the allowed names.
     """
     if not isinstance(name, str):
         raise InputError(f"the name of a {KINDS[kind]} must be a string; got {shown(name)}")
@@ -125,10 +125,10 @@ def find(kind: str, name: str) -> Any:
 
 
 def load(path: str, kind: str) -> Any:
-    """Return the class or function at "module:name"; messages call it `kind`.
+    """Return the class or function at "module:name"; error messages describe this object as `kind`.
 
     Raises:
-        InputError: if it does not exist or cannot be imported, or `path` is not "module:name".
+        InputError: if the object does not exist or cannot be imported, or `path` is not "module:name".
     """
     module, _, attribute = path.partition(":")
     try:
@@ -149,19 +149,19 @@ def unimported(error: Exception) -> str:
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:
-    """Return the `PRESETS` in the module of a class or function, and `plain`, which defaults to the field defaults."""
+    """Return the `PRESETS` of a plug-in's module, and `plain`: the field defaults, unless `PRESETS` has it."""
     written: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
     named = {hyphened(name): settings for name, settings in written.items()}
     return named | {"plain": named.get("plain", {})}
 
 
 def listed_presets(cls: Any) -> list[str]:
-    """Return the names of `presets` for messages, without those that are selected by the number of rows."""
+    """Return the preset names to list in messages, without presets that are selected by the number of rows."""
     return [name for name in presets(cls) if name not in FOR_ROWS]
 
 
 def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:
-    """Return the settings of a preset; None: the first one.
+    """Return the settings of a preset, or of the first preset if `preset` is None.
 
     Raises:
         InputError: for an unknown preset; the message lists the `listed_presets`.
@@ -207,8 +207,8 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     Args:
         name: a name from `explore list posteriors`.
         net: a `Net`.
-        likelihood: a name from `explore list likelihoods`, or a likelihood object. Given by name, its prior on the
-            noise, if it has one, is that of the preset (`explore.inference.presets.noise_for`).
+        likelihood: a name from `explore list likelihoods`, or a likelihood object. A likelihood given by
+            name, if it has a noise prior, uses the prior of the preset (`explore.inference.presets.noise_for`).
         preset: name of a preset of the posterior.
         **settings: settings of the posterior, which override those of the preset.
 
@@ -233,7 +233,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
 
 
 def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> Any:
-    """Create a posterior of a class. The setting `members`, unless it is a field of the class, makes a mixture of fits.
+    """Create a posterior of a class. If `members` is set and is not a field of the class, create a mixture of fits.
 
     Raises:
         InputError: for a class that is not a posterior, or a value that is not allowed.
@@ -256,7 +256,7 @@ def acquisition(name: str, **settings: Any) -> Any:
     """Return an acquisition by name: the function, or an instance of the class with these settings.
 
     Raises:
-        InputError: for an unknown name, for settings of a rule that has none, or for an invalid setting.
+        InputError: for an unknown name, an invalid setting, or any setting of an acquisition that has none.
     """
     rule = find("acquisitions", name)
     allowed = settings_of(rule) if isinstance(rule, type) and dataclasses.is_dataclass(rule) else {}
@@ -308,7 +308,7 @@ def complete(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_setting(hint: Any) -> bool:
-    """Return whether a field of this type can be given as a string; a network or likelihood cannot."""
+    """Return whether a field of this type can be given as a string; networks and likelihoods cannot."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union, tuple):
         return all(a in (type(None), Ellipsis) or is_setting(a) for a in typing.get_args(hint))

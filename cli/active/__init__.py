@@ -39,7 +39,7 @@ def command(ctx: click.Context, **values: object) -> None:
     """Simulate pool-based active learning on labelled data, and compare it with random choice.
 
     Every trial splits the data at random into labelled points, test points and a pool. In every round, the posterior
-    is fitted from scratch and tested, and the acquisition chooses the next points of the pool.
+    is fitted from scratch and tested, and the acquisition chooses the next points to label from the pool.
 
     \b
     explore active --dataset boston

@@ -31,8 +31,8 @@ class Experiment:
 
     Attributes:
         arms: names of the acquisitions; the one under test comes first.
-        history: metrics by name, each [rounds, R], and `labels` [rounds].
-        seconds: duration of the finished rounds. For the others see `explore.cli.start.Experiment`.
+        history: tensors [rounds, R] by metric, for R = arms x trials replicas, and `labels` [rounds].
+        seconds: duration of all finished rounds. For the other attributes see `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -79,7 +79,7 @@ class Experiment:
         self.total, self.done = s.rounds, float(self.rounds)
 
     def _posterior(self, labels: int) -> Predictive:
-        """Build the posterior with its settings for this number of labels."""
+        """Build the posterior with the settings that apply to this number of labels."""
         s = self.settings
         return problem.posterior(s, self.dataset, s.posterior, *problem.for_rows(s, labels))
 
@@ -120,7 +120,7 @@ class Experiment:
 
     @property
     def saved(self) -> Saved:
-        """The posteriors fitted in the last round."""
+        """The posteriors fitted in the last round, to be written to model.pt."""
         replicas = saved.replicas(arm=self.arms, trial=range(1, self.settings.trials + 1))
         models = {self.settings.posterior: self.learner.model}
         names = Names(self.dataset.features, self.settings.target, self.dataset.classes)

@@ -3,9 +3,9 @@
 - metrics.jsonl, TensorBoard: one series per arm; the step is the number of labels. Values are means over trials; test
   metrics also have standard errors.
 - results.csv: one row per round, arm and trial, with all test metrics and whether the fit succeeded (`alive`).
-- selected.csv: one row per point that an arm labelled, best first in each round (`order`), with its score. `index`
-  counts the examples of the data set from 0. For a user's table, `line` is the line number in the uncompressed file
-  and `id` the value in the --id column, after an apostrophe if a spreadsheet program would read it as a formula.
+- selected.csv: one row per point that an arm labelled, with its acquisition score and its rank in the round (`order`,
+  1 is the best). `index` counts the examples of the data set from 0. For a user's table, `line` is the line number in
+  the uncompressed file, and `id` is the value in the --id column. An apostrophe precedes ids that look like formulas.
 - model.pt: the posteriors of the last round, for all arms and trials.
 
 Lines, rounds and trials count from 1.
@@ -48,7 +48,7 @@ FEW = 5  # with fewer trials, the standard error itself is unreliable
 
 
 def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int | None:
-    """Write a finished round, or the settings at the start (None); return the checkpoint step, if one is due."""
+    """Write a finished round or, at the start, the settings. Return the step if a checkpoint is due, else None."""
     posterior, trials = experiment.settings.posterior, experiment.settings.trials
     series = {arm: file_name(posterior, arm) for arm in experiment.arms}
     if event is None:
@@ -79,7 +79,7 @@ def _results(experiment: Experiment, event: Round) -> pd.DataFrame:
 
 
 def _scalars(event: Round, results: pd.DataFrame, arm: slice) -> dict[str, float]:
-    """Return the scalars of an arm: means over trials, with standard errors of the test metrics."""
+    """Return the scalars of the replicas `arm` by tag: means over trials, and standard errors of the test metrics."""
     scalars: dict[str, float] = {"labels": event.labels}
     for name in event.metrics:
         mean, se = estimate(results[name][arm])
@@ -93,7 +93,7 @@ def _scalars(event: Round, results: pd.DataFrame, arm: slice) -> dict[str, float
 
 
 def _selected(dataset: Dataset, event: Round, results: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of selected.csv for a round: the points that each replica chose."""
+    """Yield the rows of selected.csv for a round. `results` has the round's rows of results.csv, one per replica."""
     if event.choice is None:
         return
     chosen = event.choice.indices.tolist(), event.choice.scores.tolist()
@@ -107,9 +107,9 @@ def _selected(dataset: Dataset, event: Round, results: Sequence[dict[str, Any]])
 
 
 def curves(results: pd.DataFrame, metric: str) -> dict[str, pd.DataFrame]:
-    """Return a metric by arm, with one row per number of labels and one column per trial.
+    """Return a table of the metric for each arm, with one row per number of labels and one column per trial.
 
-    `difference` is the acquisition under test minus the control.
+    The entry `difference` is the acquisition under test minus the control, paired by trial.
     """
     groups = results.groupby("arm", sort=False)
     arms = {str(arm): rows.pivot(index="labels", columns="trial", values=metric) for arm, rows in groups}
@@ -118,17 +118,17 @@ def curves(results: pd.DataFrame, metric: str) -> dict[str, pd.DataFrame]:
 
 
 def area(curve: pd.DataFrame) -> Estimate:
-    """Estimate the area under a learning curve, as a mean over rounds."""
+    """Estimate the area under a learning curve (the mean over rounds), with its standard error over trials."""
     return estimate(torch.tensor(curve.to_numpy()).mean(0))
 
 
 def last(curve: pd.DataFrame) -> Estimate:
-    """Estimate the metric at the last number of labels."""
+    """Estimate the metric at the last number of labels, with its standard error over trials."""
     return estimate(curve.iloc[-1])
 
 
 def table(lines: Lines) -> pd.DataFrame:
-    """Return means and standard errors: one column per curve, one row per number of labels and one for the area."""
+    """Return means and standard errors: one column per curve, one row per number of labels, and a row for the area."""
     places = decimals(np.concatenate([curve.to_numpy().ravel() for curve in lines.values()]))
     rows: dict[str, dict[str, str]] = {}
     for labels in sorted({labels for curve in lines.values() for labels in curve.index}):
@@ -140,7 +140,7 @@ def table(lines: Lines) -> pd.DataFrame:
 
 
 def figure(metrics: Mapping[str, Lines], **size: Any) -> Figure:
-    """Draw one panel per metric."""
+    """Draw a figure of learning curves, with one panel per metric."""
     titles = {TITLES[metric] + unit(metric): lines for metric, lines in metrics.items()}
     return drawing.curves(titles, "labelled points", ("o-", "s--"), **size)
 
@@ -182,7 +182,7 @@ def verdict(arms: Mapping[str, Lines]) -> str:
 
 
 def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
-    """Yield warnings about failed fits and, for the last round, initial curvature and prior variances at a bound."""
+    """Yield warnings about failed fits and, in the last round, remaining initial curvature or variances at a bound."""
     for row in results[~results.alive].itertuples():
         where = f"Trial {row.trial}, arm {row.arm}"
         yield f"{where}: the fit on {row.labels} labels diverged and was stopped."
@@ -195,11 +195,11 @@ def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
 
 
 def summary(arms: Mapping[str, Lines]) -> dict[str, Any]:
-    """Return the result at the last number of labels.
+    """Return the metrics at the last number of labels, as means and standard errors.
 
-    `active` is the acquisition under test and `random` the control. `paired_difference` is active minus random, paired
-    by trial, in `rmse` (for classification, in `error`). `paired_auc_difference` is its mean over rounds, the area
-    under the learning curve. Both are null without a control.
+    `active` is the acquisition under test and `random` the control. `paired_difference` is active minus random in
+    `rmse` (for classification, in `error`), paired by trial. `paired_auc_difference` is the mean of this difference
+    over rounds, i.e. the difference of the areas under the learning curves. Both are null without a control.
     """
     values: dict[str, Any] = {
         metric: {role: last(curve)._asdict() for role, curve in zip(("active", "random"), every.values(), strict=False)}
@@ -254,7 +254,7 @@ def _split(count: int, settings: Any) -> data.PoolSplit:
 
 
 def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]) -> Section:
-    """Draw a map of the points of each run, with those chosen in the first trial marked."""
+    """Draw a map of each run's points, and mark the points that were chosen in the first trial."""
     drawn, every = drawing.panels(len(selected))
     for axes, (run, rows) in zip(every, selected.items(), strict=True):
         rule = run.config["acquisition"]
@@ -270,7 +270,7 @@ def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]
 
 
 def _best_scores(selected: Mapping[Opened, pd.DataFrame]) -> Section:
-    """Draw the best acquisition score of each round."""
+    """Draw the best acquisition score of each round, averaged over trials."""
     lines = {
         run.prefix + str(arm): rows.pivot_table(index="round", columns="trial", values="score", aggfunc="max")
         for run, table in selected.items()

@@ -48,9 +48,9 @@ class Experiment:
     """A posterior with its images, and its results after the fit.
 
     Attributes:
-        finished: the results, None before the end of the fit.
-        index: indices of the images tested on, among all test images or (with --validate) all training images.
-        saved: the fitted posterior. For the others see `explore.cli.start.Experiment`.
+        finished: the results of the fit, or None until it ends.
+        index: index of each tested image in the full test set or, with --validate, in the full training set.
+        saved: the fitted posterior, or None. For the other attributes see `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -108,7 +108,7 @@ class Experiment:
         )  # fmt: skip
 
     def _remainder(self) -> str:
-        """Describe how many images each epoch skips; raise InputError if there are too few for the processes."""
+        """Return a note on the images skipped per epoch. Raise InputError if images are too few for the processes."""
         parallel.share(len(self.task.test_y))
         count = self.task.y.shape[1]
         slices = batches(count, self.posterior.batch_size, self.posterior.min_batches)
@@ -122,7 +122,7 @@ class Experiment:
         return f"Each epoch skips {rest} of {count} images, because batches are not divisible by {parts}."
 
     def _load_ood(self) -> str:
-        """Load out-of-distribution images, and describe how they were converted."""
+        """Load the out-of-distribution images. Return a note on how these images were converted (may be empty)."""
         try:
             images, converted, settings = self.settings.load_ood(self.shape)
             if images is not None:
@@ -228,7 +228,7 @@ class Experiment:
 
 
 def _first(order: Tensor, option: str, wanted: int | None) -> Tensor:
-    """Return the first `wanted` of the shuffled indices, sorted; None: all of them."""
+    """Return the first `wanted` of the shuffled indices `order`, sorted. If `wanted` is None, return all, sorted."""
     if wanted is not None and wanted > len(order):
         raise InputError(f"--{option} is {wanted}, but only {counted(len(order), 'image')} can be used to {option}")
     return order[:wanted].sort().values

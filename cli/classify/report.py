@@ -1,10 +1,12 @@
 """Results of `explore classify`: the files of a run, the output in the terminal, and the sections of a report.
 
-- metrics.jsonl, TensorBoard: one series; the step is the epoch. A last line has the out-of-distribution detection.
+- metrics.jsonl, TensorBoard: one series; the step is the epoch. The last line has the AUROCs of out-of-distribution
+  detection, if there is any.
 - results.csv: one row, after the last epoch.
-- probabilities.npz: class indices `y`, names `classes`, `probabilities`, and the mutual `information` (nats) of the
-  test images. `index` is the index of each among all test images (with --validate, all training images).
-  `other_probabilities` and `other_information` are for out-of-distribution images. `run` is the id of the run.
+- probabilities.npz: class indices `y`, predicted `probabilities`, and mutual `information` (nats) of the test images.
+  `index` is the index of each image in the full test set (with --validate, in the full training set). `classes` has
+  the class names, `run` the id of the run. `other_probabilities` and `other_information` are the same for
+  out-of-distribution images.
 - model.pt: the posterior.
 """
 
@@ -48,7 +50,7 @@ SHOWN = 8  # images per figure
 
 
 class Tested(NamedTuple):
-    """Predictions for the test images, and for out-of-distribution images."""
+    """Predictions for the test images and, if there are any, for out-of-distribution images."""
 
     y: np.ndarray  # [P]
     places: np.ndarray  # [P] indices among all test images, or (with --validate) all training images
@@ -63,7 +65,7 @@ class Tested(NamedTuple):
         return HeldOut(self.y, self.images.probabilities.double().cpu().numpy())
 
     def figures(self, posterior: str) -> dict[str, Figure]:
-        """Draw a reliability diagram, and uncertainties as histograms if there are out-of-distribution images."""
+        """Return figures by name: reliability and, for out-of-distribution images, histograms of uncertainty."""
         figure = drawing.calibration({posterior: self.probabilities}, "").figure
         assert figure is not None
         figure.axes[0].set_title(literal(self.names[0]))
@@ -71,7 +73,7 @@ class Tested(NamedTuple):
 
 
 def write(run: Run, experiment: Experiment, event: Event) -> int | None:
-    """Write an event. Return the epoch as checkpoint step, or None if no checkpoint is due."""
+    """Write an event into the run folder. Return the epoch if a checkpoint is now due, else None."""
     s = experiment.settings
     series = file_name(s.posterior)
     match event:
@@ -215,7 +217,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def read(run: Opened) -> Tested:
-    """Read the predictions of a run. Raise InputError if the file is damaged or from a different run."""
+    """Read probabilities.npz of a run. Raise InputError if the file is damaged or from a different run."""
     arrays = saved.probabilities(run.folder)
     try:
         y, index, classes = arrays["y"], arrays["index"], tuple(map(str, arrays["classes"]))

@@ -31,7 +31,7 @@ PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # default out-of-d
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings with defaults resolved; `load` resolves those that depend on the images."""
+    """Settings with defaults resolved, except that `load` resolves settings that depend on the images."""
 
     command: Literal["classify"] = "classify"
     dataset: str | None
@@ -62,7 +62,7 @@ class Settings:
     likelihood = "categorical"  # the same for all runs, so not a setting
 
     def load(self) -> tuple[Images, Settings]:
-        """Load the images and resolve settings that depend on them. Raise InputError if the images have changed."""
+        """Load the images, and resolve settings that depend on images. Raise InputError if the images have changed."""
         if self.images:
             images = read_images(Path(self.images), self.size, self.grey, self.stream)
         else:
@@ -85,7 +85,7 @@ class Settings:
         )  # fmt: skip
 
     def _augmentation(self, augmented: bool) -> Values:
-        """Return the `augmentation` setting (from the preset, else `WORTH`), or {} for posteriors without it."""
+        """Return the setting `augmentation` (examples per image), or {} if the posterior has no such setting."""
         make = registry.find("posteriors", self.posterior)
         if "augmentation" not in registry.settings_of(make):
             return {}
@@ -98,9 +98,10 @@ class Settings:
         return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
     def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, Settings]:
-        """Load out-of-distribution images, uint8 [Q, channels, height, width]; raise InputError if they have changed.
+        """Load the out-of-distribution images. Raise InputError if the images have changed since the run began.
 
-        Also return a note on how they were read, and the settings with their fingerprint.
+        Return the images (uint8 [Q, channels, height, width], or None), a note on how the images were read, and the
+        settings with the fingerprint of the images.
         """
         if self.ood is None:
             return None, "", self
@@ -133,7 +134,7 @@ def fingerprint(images: Images) -> str:
 
 
 def _place(ood: str | None) -> str | None:
-    """Return the name of a data set or the absolute path of a file or folder; None for no test."""
+    """Resolve --ood to the name of a data set or an absolute path. Return None for no out-of-distribution test."""
     if ood is None or ood == "none":
         return None
     is_path = ood not in registry.names("images") and Path(ood).exists()

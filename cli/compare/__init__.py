@@ -39,7 +39,8 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 def command(ctx: click.Context, **values: object) -> None:
     """Train posteriors on the same splits of a data set, and compare them.
 
-    Print tables of test error and log-likelihood; write results.csv, plots, and TensorBoard with shared tags.
+    Print tables of test error and log-likelihood. Write results.csv, plots, and TensorBoard curves with the same tags
+    for all posteriors.
 
     \b
     explore compare --dataset boston --posterior noisy-kfac,bbb,ensemble

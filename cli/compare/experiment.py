@@ -30,7 +30,7 @@ from explore.runs.record import Run
 
 
 class Finished(NamedTuple):
-    """The results of a finished posterior."""
+    """The results of one posterior after its fit."""
 
     scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
     alive: Tensor  # [R] whether the fit on each split succeeded
@@ -47,13 +47,13 @@ PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary":
 
 
 class Experiment:
-    """Posteriors with their splits, and their results so far.
+    """The posteriors, the splits of the data, and the results so far.
 
     Attributes:
         posteriors: all posteriors by name, in the order of the settings.
-        groups: lists of names; candidates in the same list are fitted jointly.
+        groups: lists of posterior names; the posteriors in a list are fitted jointly.
         finished: the results of the finished posteriors, by name.
-        saved: the last fitted posterior, to be saved. For the others see `explore.cli.start.Experiment`.
+        saved: the latest fitted posterior, or None. For the other attributes see `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -82,7 +82,7 @@ class Experiment:
         self.done = self._epochs(self.finished, self._saved)
 
     def _grouped(self) -> Iterator[list[str]]:
-        """Yield groups of candidates to be fitted jointly, each as large as memory allows."""
+        """Yield groups of candidates that are fitted jointly, as lists of names, each as long as memory allows."""
         waiting = dict(self.settings.posteriors)
         while waiting:
             first, chosen = next(iter(waiting.items()))
@@ -99,7 +99,7 @@ class Experiment:
             yield group
 
     def _side_by_side(self, posterior: Predictive) -> int:
-        """Return how many posteriors like this one can be fitted jointly."""
+        """Return how many candidates of the size of `posterior` can be fitted jointly, within `HELD` values."""
         (replicas, n), net = self.splits.x.shape[:2], posterior.net
         state = posterior.init(1, replicas, Rng(0, "meta"))
         layers = net.weights + min(n, posterior.batch_size) * sum(map(sum, net.shapes))
@@ -117,7 +117,7 @@ class Experiment:
         return f"{self.settings.posteriors[names[0]].name}, {len(names)} candidates" if names[1:] else "".join(names)
 
     def ends_group(self, name: str) -> bool:
-        """Return whether this posterior is the last one of its group."""
+        """Return whether the posterior `name` is the last one in its group."""
         return any(name == group[-1] for group in self.groups)
 
     def warnings(self) -> Iterator[str]:
@@ -165,7 +165,7 @@ class Experiment:
         return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
 
     def _epochs(self, finished: Collection[str], saved: Mapping[str, Any] | None) -> int:
-        """Return the number of finished epochs, summed over posteriors."""
+        """Return the finished epochs, summed over posteriors. `saved` is the checkpoint of the current fit."""
         current = next((len(group) for group in self.groups if group[0] not in finished), 0)
         return sum(self.posteriors[name].epochs for name in finished) + current * (saved or {}).get("epoch", 0)
 
@@ -189,7 +189,7 @@ class Experiment:
         return Finished(on_cpu, state.common.alive.cpu(), self._seconds, reliability, bands, boundary)
 
     def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
-        """Return the fitted posterior, which predicts with the weight samples used for the metrics."""
+        """Return the posterior for saving, with the variance `factor` and the weight samples used for the metrics."""
         assert self.splits.scales is not None
         s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)

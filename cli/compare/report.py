@@ -2,9 +2,9 @@
 
 - metrics.jsonl, TensorBoard: one series per posterior; the step is the epoch, and values are means over splits. All
   series have the same tags, except for learned prior variances.
-- results.csv: one row per posterior and split, after the last epoch. Posteriors are in the order in which they
-  finished; splits count from 1. Columns: the metrics (without learned prior variances), the seconds of the fit on all
-  splits together, and whether the fit on this split succeeded (`alive`).
+- results.csv: one row per posterior and split, with results after the last epoch. Posteriors are in the order in
+  which they finished; splits count from 1. The columns are the metrics (without learned prior variances), the seconds
+  of the fit on all splits together, and whether the fit on this split succeeded (`alive`).
 - model.pt: all finished posteriors, for all splits.
 """
 
@@ -42,7 +42,7 @@ Results = Mapping[str, pd.DataFrame]  # posterior -> its rows of results.csv, in
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:
-    """Write an event. Return the epoch as checkpoint step, which restarts at 0 after each group; None: none is due."""
+    """Write an event. If a checkpoint is due, return the epoch of the current group, or 0 if the group has finished."""
     match event:
         case name, None:
             decisive = "test/error" if comparison.dataset.classes else "test/rmse"
@@ -78,7 +78,7 @@ def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> Non
 
 
 def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
-    """Return the settings of a posterior; config.json has those shared by all posteriors."""
+    """Return the settings of a posterior, to be shown by TensorBoard as hyperparameters."""
     s = comparison.settings
     candidate = s.posteriors[name]
     noise = {f"likelihood.{key}": value for key, value in s.noise(name).items()}
@@ -87,12 +87,12 @@ def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
 
 
 def by_posterior(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the rows of results.csv by posterior."""
+    """Split results.csv into one table per posterior, indexed by split."""
     return {str(name): rows.set_index("split") for name, rows in table.groupby("posterior", sort=False)}
 
 
 def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series]]:
-    """Return the posterior with the best mean, and each posterior's values minus the best one's, by split."""
+    """Return the name of the posterior with the best mean, and each posterior's difference from it on each split."""
     means = {name: SIGN[metric] * estimate(rows[metric]).mean for name, rows in results.items()}
     winner = min(means, key=lambda name: means[name] if math.isfinite(means[name]) else math.inf)
     best = results[winner][metric]
@@ -103,7 +103,7 @@ def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series
 def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
     """Return one table per metric, with each posterior's mean and its difference from the best posterior.
 
-    The log-likelihood table also has a calibration metric and the ELBO; the other table has the seconds of the fit.
+    The log-likelihood table also has a calibration metric and the ELBO. The other table also has the fit's seconds.
     """
     every = {}
     for metric in metrics(results.values()):
@@ -194,10 +194,10 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
 def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str, Any]:
     """Return the results as JSON-compatible values (null: unknown).
 
-    `validation` is the share of the training parts that the metrics were computed on (0: test parts). `bound` is the
-    ELBO at KL weight 1, in nats per training point, for targets in original units. `minus_best` is the difference from
-    the posterior with the best mean, paired by split. `failed` lists the splits on which the fit failed. `chosen` has
-    the best settings of a grid.
+    `validation` is the share of each training part that is held out for the metrics; if 0, metrics are on the test
+    parts. `bound` is the ELBO at KL weight 1, in nats per training point, for targets in original units. `minus_best`
+    is the difference from the posterior with the best mean, paired by split. `failed` lists the splits on which the
+    fit failed. `chosen` has each posterior's best settings of the grid.
     """
     s = comparison.settings
     apart = {metric: differences(results, metric) for metric in metrics(results.values())}
@@ -257,7 +257,7 @@ PICTURES: dict[str, tuple[str, Callable[[Axes, Finished], None]]] = {
 
 
 def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
-    """Draw one of `PICTURES` with one panel per posterior. Return None if --no-figures left it out."""
+    """Draw the figure `picture` of `PICTURES`, one panel per posterior. Return None if --no-figures left it out."""
     heading, panel = PICTURES[picture]
     if any(getattr(f, picture) is None for f in finished.values()):
         return None

@@ -29,12 +29,12 @@ class Settings(problem.Problem):
     validation: float  # share of each training part held out for testing; 0: use the test parts
 
     def noise(self, label: str) -> Values:
-        """Return the likelihood settings of a posterior."""
+        """Return the likelihood settings of the posterior `label`."""
         return self.posteriors[label].noise(self.likelihood_settings)
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """Return the settings for command-line options. Options for one posterior override those for all."""
+    """Return the settings for command-line options. A setting of one posterior overrides the same setting of all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common, data = problem.resolve(options)
     if options["calibrate"] and common.task == "classification":
@@ -69,7 +69,7 @@ def _candidates(
     name: str, cls: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], noise: Any, rows: int,
     common: problem.Problem, options: Mapping[str, Any],
 ) -> Iterator[Candidate]:  # fmt: skip
-    """Yield a posterior for each combination of grid values. `rows` is the number of training rows."""
+    """Yield the posterior `name` with each combination of grid values. `rows` is the number of training rows."""
     preset, allowed = options["preset"], registry.settings_of(cls)
     values, axes = (
         {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
@@ -95,7 +95,7 @@ def _check_once(fixed: Mapping[str, str], axes: Mapping[str, str], title: Any) -
 
 
 def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield every combination of grid values, as strings by key."""
+    """Yield every combination of grid values, as a dict from setting to string."""
     for texts in itertools.product(*(text.split(",") for text in axes.values())):
         yield dict(zip(axes, map(str.strip, texts), strict=True))
 

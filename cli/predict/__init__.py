@@ -25,8 +25,8 @@ from explore.cli.options import NAMES, POSITIVE
 def command(ctx: click.Context, **values: object) -> None:
     """Predict the targets of the rows of a table with a run's fitted model.
 
-    RUN is a folder of `explore active`, of `explore compare`, or POOL.explore of `explore suggest`. TABLE must
-    have the run's feature columns; its other columns are kept unchanged. For a run of `explore classify`, TABLE is an
+    RUN is a run folder of `explore active` or `explore compare`, or POOL.explore of `explore suggest`. TABLE must
+    have the run's feature columns; any other columns are kept unchanged. For a run of `explore classify`, TABLE is an
     image, a folder of images, or an .npz file with the array x.
 
     \b

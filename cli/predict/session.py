@@ -20,7 +20,7 @@ SHOWN, WIDE = 20, 5  # maximum numbers of rows, and of probabilities per row, to
 
 
 def run(options: Mapping[str, Any]) -> None:
-    """Run the command with its options."""
+    """Run `explore predict` with its command-line options."""
     path, folder = Path(options["table"]), Path(options["run"])
     out = Path(options["out"]) if options["out"] else None
     if out:

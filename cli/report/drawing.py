@@ -30,7 +30,7 @@ TRIALS = 40  # maximum number of trials or splits whose held-out points are pred
 
 
 def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """Return a figure with `count` axes. It does not use pyplot, which keeps global state."""
+    """Return a figure and its `count` axes, created without pyplot's global state."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -43,7 +43,7 @@ def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8
 def curves(
     metrics: Mapping[str, Lines], xlabel: str, styles: Sequence[str] = ("-",), partial: bool = False, **size: Any
 ) -> Figure:
-    """Draw one panel per metric, with a curve and error band per label. `metrics` has titles as keys."""
+    """Draw one panel per metric, with a curve and error band per label. `metrics` maps panel titles to lines."""
     figure, every = panels(len(metrics), **size)
     for axes, (title, lines) in zip(every, metrics.items(), strict=True):
         for (label, values), style in zip(lines.items(), cycle(styles), strict=False):
@@ -56,10 +56,10 @@ def curves(
 
 
 def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial: bool = False) -> None:
-    """Draw mean ± one standard error over the columns.
+    """Draw the mean over the columns of `values`, with a band of ± one standard error.
 
-    Steps with a missing value are gaps; with `partial`, the remaining columns are averaged. A point without neighbours
-    gets a marker, because a line would not show it.
+    A step with a missing value becomes a gap or, with `partial`, the mean of the remaining columns. A point without
+    neighbours gets a marker, because a line would not show it.
     """
     values = values if partial else values.where(values.notna().all(axis=1))
     mean, error = values.mean(axis=1), values.sem(axis=1).fillna(0.0)
@@ -71,7 +71,7 @@ def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial
 
 
 def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str = "") -> Section:
-    """Draw one panel per test metric of the runs. `titles` maps tags without "test/" to titles."""
+    """Draw the training curves of the runs, one panel per test metric. `titles` maps metrics to panel titles."""
     series = {run.prefix + name: steps for run in runs for name, steps in run.curves().items()}
     metrics = {
         title: {name: steps.reindex(columns=[f"test/{metric}"]) for name, steps in series.items()}
@@ -94,9 +94,10 @@ def whole(axes: Axes) -> None:
 
 
 def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first two principal components of standardised inputs, [P, 2], and their shares of the variance.
+    """Project inputs onto their first two principal components. Return scores [P, 2] and shares of the variance [2].
 
-    A single feature is its own first component; the second is 0. For images, the PCA is approximate (randomized).
+    Features are standardised first; pixels are not. With a single feature, the second component is 0. For images, the
+    PCA is approximate (randomized).
     """
     from sklearn.decomposition import PCA  # noqa: PLC0415 - slow to import, needed for maps only
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
@@ -111,7 +112,7 @@ def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int], when: Sequence[float]) -> None:
-    """Draw points x [P, 2], mark those labelled at the start, and colour the chosen ones by their round."""
+    """Draw points x [P, 2]; mark the initial labels `start`, and colour the points `chosen` by their round `when`."""
     axes.plot(*x.T, ".", color="lightgrey", markersize=4, zorder=1, rasterized=len(x) > 5_000)
     axes.plot(*x[list(start)].T, "kx", markersize=5, label="labelled at the start", zorder=2)
     across, up = x[list(chosen)].T
@@ -121,7 +122,7 @@ def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int
 
 
 class HeldOut(NamedTuple):
-    """Targets and predictions for the held-out points of all replicas: numbers [n, O], or classes."""
+    """Targets and predictions for the held-out points of all replicas. For regression, arrays are [n, O]."""
 
     y: np.ndarray  # for classes: [n] class indices
     mean: np.ndarray  # for classes: [n, C] probabilities
@@ -132,10 +133,10 @@ class HeldOut(NamedTuple):
 def held_out(
     runs: Sequence[Opened], sets: Mapping[str, Dataset], test: Callable[[int, Any], Any], note: str
 ) -> Iterator[Section]:
-    """Yield sections on the calibration of the runs' models on held-out data, and on models that cannot be read.
+    """Yield a section for each run whose model cannot be read, and one on the calibration of all other models.
 
-    `test(number of rows, settings)` returns the held-out rows of each trial or split. In `note`, `{first}` is replaced
-    by the number of trials shown, if not all are.
+    `test(count, settings)` returns the held-out rows of each trial or split, given the number of rows. In `note`,
+    `{first}` is replaced by a remark if only the first trials are shown.
     """
 
     def predict(run: Opened) -> dict[str, HeldOut]:
@@ -161,7 +162,7 @@ def held_out(
 def collect(
     model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.ndarray], used: Sequence[int]
 ) -> HeldOut:
-    """Predict with the replicas `used`, each for its held-out rows of the data x [P, D], y [P, O] or [P]."""
+    """Predict the held-out rows `test[r]` of the data x [P, D], y [P, O] or [P], with each replica r in `used`."""
     parts = []
     for r in used:
         one, rows = model.replica(r), test[r]
@@ -175,7 +176,7 @@ def collect(
 
 
 def calibration(every: Mapping[str, HeldOut], note: str) -> Section:
-    """Return a section on calibration and residuals by model name. `note` says which data were held out."""
+    """Return a section on the calibration and residuals of each model. `note` says which data were held out."""
     first = next(iter(every.values()))
     return _classes(every, note) if first.y.ndim == 1 else _numbers(every, note)
 

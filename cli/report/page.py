@@ -25,7 +25,7 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 class Section(NamedTuple):
-    """A part of the page."""
+    """A part of the page, with an optional figure and table."""
 
     title: str
     figure: Figure | None = None
@@ -37,12 +37,12 @@ class Section(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The title as part of a file name."""
+        """The title in lower case, with hyphens, for file names."""
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
     @property
     def svg(self) -> Markup:
-        """The figure as SVG. The salt makes its element ids unique on the page, and reproducible."""
+        """The figure as SVG. The hash salt makes element ids reproducible, and unique on the page."""
         assert self.figure is not None
         text = io.StringIO()
         with mpl.rc_context({"svg.hashsalt": self.name}):
@@ -57,7 +57,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Raise InputError if the file exists and was not written by this command."""
+    """Raise InputError if the path does not end in .html, or if the file exists but is not from `explore report`."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out is {path}; its name must end with .html")
     if path.exists() and not (path.is_file() and MARK.encode() in path.read_bytes()[:2000]):
@@ -67,7 +67,7 @@ def check(path: Path) -> None:
 def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
     """Write the page and its figures, and return the paths of the figures.
 
-    Raises InputError if there is no old page but a file with the name of a figure, which would be overwritten.
+    If there is no earlier page at `path`, raise InputError instead of overwriting files with the names of figures.
     """
     figures = {path.with_name(f"{path.stem}-{s.name}.png"): s.figure for s in sections if s.figure is not None}
     if not path.exists() and (foreign := [str(picture) for picture in figures if picture.exists()]):

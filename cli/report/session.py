@@ -32,13 +32,13 @@ class Opened:
     """A run to draw.
 
     Attributes:
-        name: name of its folder.
-        folder: path of its folder.
-        command: name of the command that wrote it.
-        config: its settings, as JSON values.
-        trusted: modules that its settings may import.
+        name: name of the run folder.
+        folder: path of the run folder.
+        command: name of the command that wrote the run.
+        config: settings of the run, as JSON values.
+        trusted: modules that the settings may import.
         sizes: size in bytes of each table at the last checkpoint.
-        prefix: prefix of its labels, if the page shows several runs.
+        prefix: prefix of the run's labels, if the page shows several runs.
     """
 
     name: str
@@ -51,16 +51,16 @@ class Opened:
 
     @property
     def settings(self) -> Any:
-        """Its settings. Modules that they name are imported if trusted."""
+        """The settings of the run. Modules named in the settings are imported if trusted."""
         cls = importlib.import_module(f"explore.cli.{self.command}.settings").Settings
         return start.settings(cls, self.folder, self.command, self.trusted)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Read one of its CSV tables, even while the run appends to it."""
+        """Read the CSV table `name` of the run, even while the run appends rows."""
         return pd.read_csv(io.BytesIO(self._bytes(name)))
 
     def curves(self) -> dict[str, pd.DataFrame]:
-        """Return the curves in metrics.jsonl by series, with one row per step and one column per tag."""
+        """Return a table of metrics.jsonl for each series, with one row per step and one column per tag."""
         rows: dict[str, list[dict[str, float]]] = {}
         content = self._bytes("metrics.jsonl")
         try:
@@ -79,7 +79,7 @@ class Opened:
 
 
 def _row(line: str) -> tuple[str, dict[str, float]]:
-    """Parse a line of metrics.jsonl: return its series, and its step and values by tag."""
+    """Parse a line of metrics.jsonl. Return the series, and a dict of `step` and the values by tag."""
     row: dict[str, Any] = json.loads(line)
     match row:
         case {"series": str(series), "step": int(step), **tags} if all(map(str.isprintable, [series, *tags])):
@@ -89,7 +89,7 @@ def _row(line: str) -> tuple[str, dict[str, float]]:
 
 
 def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> tuple[dict[str, T], list[Section]]:
-    """Read a part of each run. Return the parts by run name, and a section for each run that cannot be read."""
+    """Apply `read` to each run. Return the results by run name, and a warning section for each unreadable run."""
     parts, missing = {}, []
     for run in runs:
         try:
@@ -101,7 +101,7 @@ def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> 
 
 
 def run(options: Mapping[str, Any]) -> None:
-    """Run the command with its options."""
+    """Run `explore report` with its command-line options."""
     out = Path(options["out"])
     page.check(out)
     runs = [_open(Path(folder), options["trust"]) for folder in options["runs"]]

@@ -43,7 +43,7 @@ class History(NamedTuple):
     measurements: list[Event]
 
     def predicted(self, suggestion: Suggestion, target: str) -> list[Any]:
-        """Return the predicted mean, low and high of a target."""
+        """Return the predicted mean of a target, and the lower and upper end of its interval."""
         names = PARTS if len(self.targets) == 1 else [f"{part}_{target}" for part in PARTS]
         return [suggestion.prediction.get(name) for name in names]
 
@@ -83,7 +83,7 @@ def read(run: Opened) -> History:
 
 
 def _value(measured: Sequence[Any]) -> Any:
-    """Return the mean of measurements, or the most frequent class, or "failed"."""
+    """Return the mean or most frequent class of repeated measurements, or "failed" if all failed."""
     value = mean(measured)
     return "failed" if value is None else value
 
@@ -192,7 +192,7 @@ def _scores(history: History) -> Iterator[Section]:
 
 
 def _measurements(history: History, goal: str | None) -> Iterator[Section]:
-    """Yield a plot of the measurements in order and, if the goal is an optimum, the best one so far."""
+    """Yield a plot of the measurements in order. If the goal is to maximise or minimise, add the best value so far."""
     values = {t: [_value(e["values"][t]) for e in history.measurements if e["values"].get(t)] for t in history.targets}
     numbers = {t: np.array([v for v in column if not isinstance(v, str)], float) for t, column in values.items()}
     if not any(map(len, numbers.values())):

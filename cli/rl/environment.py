@@ -46,7 +46,7 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
 
 
 def environments(settings: Settings, copies: int) -> VecEnv:
-    """Make a vector environment with monitored episodes; batched, if the environment has a batched version."""
+    """Make a vector environment with monitored episodes. Use the batched version of the environment if there is one."""
     spec = _spec(settings.env)
     if spec.vector_entry_point is not None:
         with _refusals(settings.env), contextlib.suppress(TypeError):  # Gymnasium's own support NEXT_STEP only
@@ -97,7 +97,7 @@ def _spec(name: str) -> EnvSpec:
 class Finite(VecEnvWrapper):
     """A vector environment that raises InputError for observations and rewards that are not finite.
 
-    The last observation of an episode is checked only if the episode was truncated: then the critic evaluates it.
+    The last observation of an episode is checked only if the episode was truncated, since the critic then evaluates it.
     """
 
     def __init__(self, venv: VecEnv, name: str):

@@ -25,7 +25,7 @@ class Experiment:
     """The training of all seeds, with their progress.
 
     Attributes:
-        positions: the progress of each seed. For the others see `explore.cli.start.Experiment`.
+        positions: the progress of each seed. For the other attributes see `explore.cli.start.Experiment`.
     """
 
     note = ""
@@ -74,9 +74,9 @@ class Experiment:
         return Training.at(self.settings, seed, self._device, self.positions[seed], folder)
 
     def _in_processes(self, folder: Path, emit: Emit) -> None:
-        """Train the seeds in parallel joblib processes; this process emits their pieces.
+        """Train the seeds in parallel joblib processes. This process emits each `Piece` that a seed has finished.
 
-        A seed waits until its piece is written, so that the run's checkpoint never lags behind the saved models.
+        The seed waits until its piece is written, so that the run's checkpoint never lags behind the saved models.
         """
         s, threads, record = self.settings, torch.get_num_threads(), execution().record
         with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
@@ -110,13 +110,13 @@ class Experiment:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
 
     def _current(self, positions: Mapping[int, Position]) -> list[int]:
-        """Return the seeds that are being trained, or will be next."""
+        """Return the unfinished seeds that are trained now or next, one per job."""
         s = self.settings
         return [seed for seed, position in positions.items() if position.timesteps < s.timesteps][: s.jobs]
 
 
 def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
-    """Yield pieces until all seeds are done and the queue is empty."""
+    """Yield from the queue `pieces` until `done()` is true and the queue is empty."""
     while True:
         last = done()
         try:
@@ -127,7 +127,7 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
 
 
 def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
-    """Train a seed in a separate process. `start` has the arguments of `Training.at`."""
+    """Train a seed in a separate process. `start` has the arguments of `Training.at`; `written` acknowledges pieces."""
     torch.set_num_threads(threads)
     execute(record=record)
 

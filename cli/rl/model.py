@@ -1,7 +1,7 @@
-"""Algorithms of stable-baselines3: constructed from settings, with their state as tensors and plain values.
+"""Construction of stable-baselines3 algorithms from settings, and state dicts of tensors and plain values.
 
-The files of stable-baselines3, model.zip and vecnormalize.pkl, are pickles: reading one runs the code in it. They are
-written for users and never read here. Algorithms are constructed from a run's settings; their state is restored.
+The files of stable-baselines3, model.zip and vecnormalize.pkl, are pickles, so reading one may execute code. The files
+are written for users and never read here. To resume, an algorithm is constructed from settings and its state restored.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def derived(*keys: int) -> int:
 
 
 def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
-    """Return everything needed to resume, except the replay buffer."""
+    """Return the state needed to resume training, except the replay buffer."""
     optimisers, variables = _parts(model)
     episodes, successes = model.ep_info_buffer or (), model.ep_success_buffer or ()
     return {
@@ -83,7 +83,7 @@ def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
 
 
 def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
-    """Restore the policy from a `state_dict`. Raise InputError if its parameters do not fit the settings."""
+    """Restore policy and VecNormalize's moments from a `state_dict`. Raise InputError if they do not fit the model."""
     policy = dict(model.policy.state_dict())
     model.policy.load_state_dict(tree.restore(policy, saved["policy"]))
     moments = _moments(model)
@@ -110,7 +110,7 @@ def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
 
 
 def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
-    """Return the filled rows of a replay buffer. SB3's own file also stores the empty rows, often the majority."""
+    """Return the filled rows of a replay buffer, and its position. SB3's own file would also store the empty rows."""
     return tree.save(_rows(buffer, buffer.size())) | {"pos": torch.tensor(buffer.pos)}
 
 
@@ -126,7 +126,7 @@ def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
 
 
 def _parts(model: BaseAlgorithm) -> tuple[dict[str, Optimizer], dict[str, Tensor]]:
-    """Return optimisers and variables that are not part of the policy, by attribute name."""
+    """Return the optimisers, and the tensors outside the policy (such as SAC's log_ent_coef), by attribute name."""
     objects, variables = model._get_torch_save_params()
     optimisers = {name: attrgetter(name)(model) for name in objects if name != "policy"}
     return optimisers, {name: attrgetter(name)(model) for name in variables}

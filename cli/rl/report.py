@@ -1,7 +1,7 @@
 """Results of `explore rl`: the files of a run, the output in the terminal, and the sections of a report.
 
-- metrics.jsonl, TensorBoard: one series per seed, `<posterior>-seed-<n>`; the step counts environment steps, all copies
-  together.
+- metrics.jsonl, TensorBoard: one series per seed, `<posterior>-seed-<n>`; the step counts environment steps,
+  summed over copies.
 - results.csv: one row per seed and iteration.
 - models/<series>/<steps>/: the last checkpoint. model.pt has policy, optimisers and counts; bonus.pt has the dynamics
   model and its replay; replay_buffer.pt is for off-policy algorithms. Users of stable-baselines3 can load model.zip
@@ -67,7 +67,7 @@ def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int
 
 
 def results(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Summarise results.csv by seed: means over the last iterations, first rewarded iteration, and counts."""
+    """Summarise results.csv for each seed: means over the last iterations, first rewarded iteration, and counts."""
     return [_seed(seed, rows) for seed, rows in table.groupby("seed")]
 
 
@@ -87,7 +87,7 @@ def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
-    """Return the result; there is no figure."""
+    """Return the result, without a figure."""
     seeds, settings = results(pd.read_csv(folder / "results.csv")), experiment.settings
     note = curvature_note([position.initial_curvature_share for position in experiment.positions.values()])
     failures = [f"Dynamics model, in the end: {note}"] if note else []
@@ -97,7 +97,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
 
 
 def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the reason if the bonus was always 0, and the share of time spent on the bonus."""
+    """Yield (name, value) pairs: the reason if the bonus was always 0, and the share of time spent on the bonus."""
     reason, frame = settings.unpaid, pd.DataFrame(seeds)
     # Off-policy, the rewards of a batch do not include the bonus.
     if settings.algo != "sac" and settings.vime and not frame.bonus_paid.any():
@@ -131,10 +131,10 @@ def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> di
     """Return the result as JSON-compatible values (null: unknown).
 
     Over the last iterations, `return` is the mean extrinsic return of an episode, `success` the share of successful
-    episodes, and `paid` the share of iterations with a positive reward. `first_paid` is the first such iteration.
-    `dropped` counts ignored non-finite transitions, and `restarts` counts restarts of the dynamics model. `bonus_paid`
-    tells whether any batch had a positive bonus. `overall` has means and standard errors over seeds; its `solved`
-    counts the seeds with a positive reward in each of the last iterations.
+    episodes, and `paid` the share of iterations with a positive reward. `first_paid` is the first iteration with a
+    positive reward. `dropped` counts ignored non-finite transitions; `restarts` counts restarts of the dynamics model.
+    `bonus_paid` tells whether any batch had a positive bonus. `overall` has means and standard errors over seeds.
+    `overall.solved` counts the seeds with a positive reward in each of the last iterations.
     """
     named = {name: getattr(settings, name) for name in ("env", "algo", "posterior")}
     named |= {name: (settings.vime or {}).get(name) for name in ("bonus", "eta")}

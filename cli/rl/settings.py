@@ -151,7 +151,7 @@ def _paper(batch: int, copies: int) -> dict[str, Any]:
 
 
 def _writable(hint: Any) -> Any:
-    """Return the part of a type hint that the command line can set, or None."""
+    """Reduce a type hint to the plain types that the command line can set; return None if there are none."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     every = typing.get_args(hint) if union else (hint,)
     plain = [a for a in every if a in (int, float, bool, str)]
@@ -159,7 +159,7 @@ def _writable(hint: Any) -> Any:
 
 
 def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return all arguments of the bonus, with defaults resolved; None: no bonus."""
+    """Return the arguments of `IntrinsicReward`, with defaults resolved, or None if there is no bonus."""
     chosen = {name: options[name] for name in BONUS if options[name] is not None}
     if options["posterior"] == "none":
         if chosen or options["parameters"]:
@@ -186,7 +186,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """Return the settings of a dataclass that the command line can set; for a mixture, also those of its members."""
+    """Return the settings of a dataclass that the command line can set, including those of a mixture's members."""
     allowed = registry.settings_of(type(record))
     values = {f.name: getattr(record, f.name) for f in fields(record) if f.name in allowed}
     inner = getattr(record, "posterior", None)

@@ -2,8 +2,8 @@
 
 Stable-baselines3 runs the training loop, and its callbacks produce the events. An iteration is a batch of experience
 and the updates that follow. Stable-baselines3 logs before the policy update. Here the log is written afterwards, so
-that a row covers a complete iteration and a checkpoint loses none of it. Model folders are written atomically. Older
-ones are removed once the run's checkpoint contains the hashes of the new one.
+that rows and checkpoints always cover complete iterations. Model folders are written atomically. An older model folder
+is removed once the run's checkpoint contains the hashes of the new folder.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Row = dict[str, float]
 
 
 class Log(KVWriter):
-    """A log writer for stable-baselines3 that passes the step, and values by tag, to a function."""
+    """A log writer for stable-baselines3 that calls a function with each step and the values by tag."""
 
     def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
         self._on_log = on_log
@@ -63,7 +63,7 @@ class Log(KVWriter):
 
 
 class TimedVIME(VIMECallback):
-    """A VIME callback that measures the seconds that the bonus and updates of a batch take."""
+    """A VIME callback that measures the seconds spent on the bonus and the model updates of a batch."""
 
     seconds = 0.0
 
@@ -73,15 +73,15 @@ class TimedVIME(VIMECallback):
         self.seconds = time.perf_counter() - begin
 
     def _unpaid(self) -> None:
-        """Do nothing: the command itself warns."""
+        """Do nothing, because the command itself warns that the bonus was always 0."""
 
 
 class Iterations(BaseCallback):
-    """A callback that divides training into iterations of `batch` steps; `number` of them are finished.
+    """A callback that divides training into iterations of `batch` steps. The first `number` iterations are finished.
 
-    It logs the time of `timed`, if that callback computes the bonus, and otherwise the metrics of `bonus`. `on_step`
-    receives the number of new environment steps. `before_log` may add to the log of an iteration. `after_log` receives
-    its row of results.csv.
+    It logs the share of time that `timed` takes or, without `timed`, the metrics of `bonus`. `on_step` receives the
+    number of new environment steps. `before_log` may add to the log of an iteration. `after_log` receives the row of
+    the iteration for results.csv.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Position:
 
 
 class Piece(NamedTuple):
-    """The events of a seed since its last checkpoint. Its model is saved, so a checkpoint of the run is now due."""
+    """The events of a seed since its last checkpoint. The seed's model is saved, so the run's checkpoint is now due."""
 
     seed: int
     begins: bool  # whether this is the first piece since the seed was started or resumed
@@ -221,7 +221,7 @@ class Training:
         return training
 
     def train(self, folder: Path, emit: Emit) -> None:
-        """Train to the end. Write models into the run folder, and call `emit` with new steps and pieces."""
+        """Train to the end. Write models into the run folder. Call `emit` with each `Piece` and number of new steps."""
         self.learn(
             self.position.iteration, lambda *log: self._events.append(log), on_step=emit,
             before_log=lambda: self._evaluate(folder), after_log=lambda row: self._record(folder, emit, row),
@@ -267,7 +267,7 @@ class Training:
                 shutil.rmtree(path)
 
     def evaluate(self) -> tuple[float, float]:
-        """Return the mean return (without bonus) and length of deterministic episodes with fixed initial states."""
+        """Return mean return (without bonus) and mean length of deterministic episodes with fixed initial states."""
         env = environments(self._settings, min(EPISODES, self._settings.n_envs))
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:
@@ -279,7 +279,7 @@ class Training:
         return float(np.mean(returns)), float(np.mean(lengths))
 
     def save_policy(self, folder: Path, run: str = "") -> None:
-        """Save the policy with the id of the run, and again in the format of stable-baselines3."""
+        """Save the state of the algorithm with the run id `run`, and again in the format of stable-baselines3."""
         files.save(folder / "model.pt", "model", FORMAT, models.state_dict(self.model), run)
         self.model.save(folder / "model.zip")
         normalise = self.model.get_vec_normalize_env()
@@ -287,7 +287,7 @@ class Training:
             normalise.save(str(folder / "vecnormalize.pkl"))
 
     def save(self, folder: Path, run: str = "") -> None:
-        """Save everything needed to resume."""
+        """Save everything needed to resume, with the run id `run`."""
         self.save_policy(folder, run)
         if self.bonus is not None:
             files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict(), run)
@@ -314,7 +314,7 @@ class Training:
 
 @contextmanager
 def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
-    """Yield the content of a file that `save` wrote for `run`; re-raise errors from restoring it as `InputError`."""
+    """Yield the content of a file that `save` wrote with run id `run`. Re-raise errors in the block as InputError."""
     content = files.load(path, kind, FORMAT, run)
     try:
         yield content
@@ -335,7 +335,7 @@ def models_folder(folder: Path, settings: Settings, seed: int) -> Path:
 
 
 def _write(folder: Path, model: Path, save: Callable[[Path, str], None]) -> None:
-    """Write a model folder into a run folder, atomically."""
+    """Write the folder `model` atomically, by calling `save` with a draft folder and the run id."""
     model.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(model) as draft:
         draft.mkdir()

@@ -55,7 +55,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
 
 
 def _policy(folder: Path, settings: Settings, seed: int) -> Path:
-    """Return the folder of the policy with the best evaluation, or of the last one. The run may be unfinished."""
+    """Return the folder of the policy with the best evaluation or, without evaluations, of the latest policy."""
     seeds = range(settings.seed, settings.seed + settings.seeds)
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")
@@ -84,7 +84,7 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
 
 
 def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
-    """Construct the algorithm for one environment with minimal buffers; its policy has the trained one's shape."""
+    """Construct the algorithm for one environment, with minimal buffers and a policy of the trained policy's shape."""
     s = settings
     smaller = {"buffer_size": 1} if s.algo == "sac" else {"n_steps": s.batch}
     one: VecEnv = DummyVecEnv([lambda: env])

@@ -52,7 +52,7 @@ class Model(NamedTuple):
 
     @property
     def fitted(self) -> FittedModel:
-        """The fitted model with `posterior`, for saving."""
+        """The fitted model for saving, with `posterior` in place of the learner's posterior."""
         return replace(self.learner.model, posterior=self.posterior)
 
     def predict(self, x: np.ndarray) -> pd.DataFrame:
@@ -72,7 +72,7 @@ class Choice(NamedTuple):
 
 
 def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
-    """Choose the next k rows of the pool, best first; fewer or none, if --stop-when limits them."""
+    """Choose the next k rows of the pool, best first. Choose fewer or none if --stop-when limits the number."""
     notes, every, conditions = [], len(rows.measured), limits(settings)
     if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
         rows = rows.complete()
@@ -213,13 +213,13 @@ def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, devic
 
 
 def _columns(learnt: Model, *parts: str) -> list[str]:
-    """Return the names of the prediction columns for these parts of all targets; [] for classification."""
+    """Return the prediction columns of `parts`, e.g. "mean", for all targets, or [] for classification."""
     targets = () if learnt.names.classes else learnt.names.targets
     return [learnt.names.of(part, target) for target in targets for part in parts]
 
 
 def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
-    """Convert scores from the model's standardised units to those of `_unit`."""
+    """Convert scores from the model's standardised units to the units that `_unit` names."""
     mean, scale = (moment.flatten()[0] for moment in learnt.learner.fitted.scales.y)
     if settings.acquisition == "expected-improvement":
         scores = scores * scale
@@ -229,7 +229,7 @@ def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
 
 
 def _unit(settings: Settings) -> str:
-    """Return the unit of the scores, "" if they have none."""
+    """Return the unit of the scores, or "" if scores have no unit."""
     if settings.acquisition not in ("expected-improvement", "upper-confidence-bound"):
         return UNITS.get(settings.acquisition, "")
     target = settings.target[0]
@@ -238,13 +238,13 @@ def _unit(settings: Settings) -> str:
 
 
 def _sample(rows: Rows) -> list[int]:
-    """Return a random sample of at most `SAMPLE` candidates, the same every time."""
+    """Return a random sample of at most `SAMPLE` candidates, drawn with a fixed seed."""
     sample: list[int] = np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
     return sample
 
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
-    """Choose rows that are far from measured rows and from each other, if there are too few labels for a model."""
+    """Choose rows far from measured rows and from each other. Used while there are too few labels for a model."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
     far = "spread over the table: {:.2g} standard deviations from the nearest measured or suggested row"
     scores = [distance if np.isfinite(distance) else None for distance in distances]
@@ -265,7 +265,7 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
 def _reasons(
     rows: Rows, chosen: list[int], scores: list[float], learnt: Model, prediction: pd.DataFrame, settings: Settings
 ) -> list[str]:
-    """Return the reason for each chosen row."""
+    """Return a phrase for each chosen row that says why it was chosen."""
     z = spread.standardised(rows.x)
     usual = spread.nearest(z, _sample(rows), rows.measured)
     near = spread.nearest(z, chosen, rows.measured)
@@ -288,7 +288,7 @@ def _reasons(
 
 
 def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
-    """Yield caveats about the choice."""
+    """Yield notes and caveats on the measurements and predictions."""
     if len(rows.measured) < ROUGH:
         rough = "probabilities" if settings.task == "classification" else "intervals"
         yield f"Only {counted(len(rows.measured), 'row')} measured so far; {rough} are rough."

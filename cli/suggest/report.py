@@ -37,7 +37,7 @@ def default_path(table: Path) -> Path:
 
 
 def read(path: Path, table: Table, settings: Settings) -> Cells | None:
-    """Return the cells of the file as `labels` does, or None if it does not exist or has no rows."""
+    """Read next.csv as `labels` does. Return None if the file does not exist or has no rows."""
     if not path.exists():
         return None
     try:
@@ -47,7 +47,7 @@ def read(path: Path, table: Table, settings: Settings) -> Cells | None:
 
 
 def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
-    """Raise InputError if rewriting the file would lose rows, cells or measurements (also of old targets `before`)."""
+    """Raise InputError if rewriting next.csv would lose rows, cells or measurements. `before` has the old targets."""
     file = read(path, table, settings)
     if file is None:
         return
@@ -71,7 +71,7 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
         )
 
     def is_added(cell: str, row: Row, column: str) -> bool:
-        """Return whether a cell is in neither the table nor a renamed or removed column."""
+        """Return whether the user added the cell: it is in neither the table nor a renamed or removed column."""
         if row.id not in lines or not cell or same(cell, row.former.get(column, "")):
             return False
         return column not in table.cells.columns or not canonical(table.cells.columns[column][lines[row.id]])
@@ -88,7 +88,7 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
 
 
 def _identify(text: str, campaign: Campaign) -> str:
-    """Return the id of a row, even if a spreadsheet program changed 007 to 7; "" if there is no such row."""
+    """Return the id of the row that `text` names, even if a spreadsheet changed 007 to 7, or "" if there is none."""
     if row := campaign.memory.find(text):
         return row.id
     every = (*campaign.ids, *campaign.memory.rows)
@@ -96,13 +96,13 @@ def _identify(text: str, campaign: Campaign) -> str:
 
 
 def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> list[str]:
-    """Write all pending rows, the latest batch first, and return notes."""
+    """Write all pending rows to next.csv, the latest batch first, and return notes."""
     pending = sorted(campaign.pending, key=lambda row: (-(row.pending or 0), row.suggestion.get("rank", 0)))
     lines = {name: i for i, name in enumerate(campaign.ids)}
     decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
 
     def cell(row: Row, name: str) -> str:
-        """Return a measurement for a target, or else the cell of the table (for removed rows, its last value)."""
+        """Return the measurement if the column is a target, else the table's cell (of removed rows, the last one)."""
         if name in table.roles.targets:
             value = row.mean.get(name) or ""
             return value if isinstance(value, str) else repr(value).replace(".", decimal)
@@ -133,7 +133,7 @@ class Outcome(NamedTuple):
 
     @property
     def pending(self) -> list[dict[str, Any]]:
-        """The pending rows in the order of their suggestion; `new` marks those suggested just now."""
+        """The pending rows as dicts, in the order of suggestion. `new` is true for the rows suggested by this run."""
         lines = dict(zip(self.campaign.ids, self.table.cells.lines, strict=True))
         rows = sorted(self.campaign.pending, key=lambda row: (row.pending or 0, row.suggestion.get("rank", 0)))
         latest = rows[-1].pending if rows and self.chosen and len(self.chosen.rows) else None
@@ -143,7 +143,7 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def progress(options: Mapping[str, Any]) -> Iterator[Progress]:
-    """Show a progress bar on standard error, if that is a terminal."""
+    """Show a progress bar if standard error is a terminal. Yield a function that updates the bar."""
     with console.progress(options["quiet"] or options["as_json"], "fitting") as update:
         yield lambda done, total: update(completed=done, total=total)
 
@@ -181,7 +181,7 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str = "") -> None:
-    """Print a table of rows, named by `unit` and line, or by id. Without `score`, scores are not shown."""
+    """Print a table of rows, named by id and, unless `unit` is empty, by line. Without `score`, omit the scores."""
     if not rows:
         return
     names = {n: n for row in rows for n in row if n not in ("id", "line", "batch", "new", "rank", "score", "reason")}

@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 def run(options: Mapping[str, Any]) -> None:
-    """Run the command with its options."""
+    """Run `explore suggest` with its command-line options."""
     path = Path(options["table"])
     beside, out = folder_of(path), Path(options["out"] or report.default_path(path))
     trusted = [*options["trust"], *trust.references({name: options[name] for name in NAMED})]
@@ -85,7 +85,7 @@ def run(options: Mapping[str, Any]) -> None:
 
 
 def _learnt(beside: Path, old: State | None) -> Learnt | None:
-    """Return the feature columns of the previous run, from the log if an older version wrote config.json."""
+    """Return the feature columns of the previous run. If an older version wrote config.json, read the log instead."""
     if old is None or old.learnt is not None:
         return old and old.learnt
     with Campaign(beside, dry=True) as campaign:
@@ -104,7 +104,7 @@ def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before:
 
 
 def _labels(path: str | None, out: Path, content: Table, now: Settings) -> Cells | None:
-    """Read the file of --labels. Return None if it is not passed, or is next.csv without rows."""
+    """Read the file of --labels. Return None if the option is missing, or if the file is next.csv without rows."""
     if path is None:
         return None
     is_next = out.exists() and Path(path).samefile(out)
@@ -134,7 +134,7 @@ def _operate(campaign: Campaign, options: Mapping[str, Any]) -> None:
 
 
 def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, progress: Progress) -> Choice:
-    """Choose rows and log them; the notes begin with the reason for fewer rows than --batch."""
+    """Choose rows and log the choice. If there are fewer rows than --batch, the notes say why."""
     rows = table.rows(content, campaign)
     waiting = [] if campaign.answered else campaign.pending
     k = min(now.batch - len(waiting), len(campaign.pool))
@@ -180,7 +180,7 @@ def _read(folder: Path, trusted: Sequence[str]) -> State | None:
 
 
 def _write(folder: Path, now: State, old: State | None) -> None:
-    """Write config.json if it changed, and delete the saved model if settings that it depends on changed."""
+    """Write config.json if the state changed. Delete the saved model if settings that affect the fit changed."""
     if now == old:
         return
     content = {"format": FORMAT, "settings": written(now.settings), "rows": now.rows}

@@ -52,7 +52,7 @@ NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
 
 
 def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings:
-    """Return the settings for command-line options; without an option, a setting keeps its old value or default.
+    """Return the settings for command-line options. Without an option, a setting keeps its old value or its default.
 
     Raises:
         InputError: if a setting is invalid, or --target is missing.
@@ -94,7 +94,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
 
 
 def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str) -> dict[str, Any]:
-    """Return the posterior and the acquisition with their settings; if unchanged, they keep their old settings."""
+    """Return posterior and acquisition with their settings. If one is unchanged, its old settings are the defaults."""
     by_part = problem.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
         raise InputError("-p epochs=... is not supported. Use --epochs.")
@@ -120,7 +120,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
 
 
 def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str) -> dict[str, Any]:
-    """Return the acquisition: from the options, else the old one for the same goal, else the default for the goal."""
+    """Return the acquisition of the options, else of `old` if the goal is unchanged, else the default for the goal."""
     before = old.acquisition if old and old.goal == goal else RULES[goal == "learn"]
     rule = registry.configured("acquisitions", options["acquisition"] or before, texts)
     settings: Values = registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}
@@ -200,7 +200,7 @@ def limits(settings: Settings) -> list[Limit]:
 
 
 def allowed(conditions: Sequence[Limit], spent: Mapping[str, float], costs: pd.DataFrame) -> int:
-    """Return how many of the next rows, at `costs`, can be added to `spent` without violating the conditions."""
+    """Return how many rows can be suggested, in order, before `spent` plus the rows' `costs` exceeds a limit."""
     totals = costs.cumsum() + pd.Series(spent)
     within = pd.Series(True, costs.index)
     for limit in (limit for limit in conditions if limit.name in WITHIN):
@@ -209,7 +209,7 @@ def allowed(conditions: Sequence[Limit], spent: Mapping[str, float], costs: pd.D
 
 
 def reached(conditions: Sequence[Limit], measures: Mapping[str, float], spent: Mapping[str, float], n: int) -> str:
-    """Return a sentence on why no row is suggested; "" if some are. `n` is the result of `allowed`."""
+    """Return a sentence on why no row is suggested, or "" if rows are suggested. `n` is the result of `allowed`."""
     for name, value, text in conditions:
         if name in BELOW and measures.get(name, math.inf) < value:
             return f"Stopped by --stop-when {text}: {BELOW[name]} is {measures[name]:.4g}. No row suggested."

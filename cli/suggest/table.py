@@ -34,7 +34,7 @@ class Learnt(NamedTuple):
     left_out: tuple[str, ...]  # columns that number the rows, or are time stamps
 
     def updated(self, schema: data.Schema, learnt: Sequence[str]) -> Learnt:
-        """Return a copy that includes the decisions on new columns."""
+        """Return a copy that adds the features `learnt`, and the ordering columns that `schema` leaves out."""
         ordering = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ORDERING]
         features = dict.fromkeys([*self.features, *learnt])
         return Learnt(tuple(features), tuple(sorted({*self.left_out, *ordering} - {*learnt})))
@@ -42,7 +42,7 @@ class Learnt(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table as read, before its rows are identified."""
+    """A table as read, before its rows are matched with the rows of the campaign."""
 
     path: Path
     written: Cells  # as in the file
@@ -55,7 +55,7 @@ class Table:
 
 
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
-    """Read the table and decide which new columns are features; decisions in `before` are kept.
+    """Read the table, and decide which new columns are features. Decisions on columns in `before` are kept.
 
     Raises:
         InputError: if the table cannot be used; the message names the column or the cell.
@@ -99,9 +99,9 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
 
 
 def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[str]:
-    """Return features that are known only after experiments: empty in (nearly) all rows of the pool.
+    """Return features that are empty in (nearly) all rows of the pool, so probably known only after experiments.
 
-    They do not help to predict the pool. Also, rows identified by them would count as new rows once they are filled in.
+    Such features do not help to predict the pool. If they identified rows, a row would count as new once filled in.
     """
     measured = np.zeros(len(cells.lines), bool)
     for name in rule.targets:
@@ -163,7 +163,7 @@ def labels(path: Path, table: Table, settings: Settings) -> Cells:
 
 
 def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cells:
-    """Normalise cells, so that they match between files: decimal points, and dates as 2024-03-31.
+    """Normalise cells so that they match between files: numbers with decimal points, and dates such as 2024-03-31.
 
     Raises:
         InputError: if a cell in a column of `numbers` has a decimal point, but the decimal mark is a comma.
@@ -199,7 +199,7 @@ class Rows:
     notes: tuple[str, ...]
 
     def complete(self) -> Rows:
-        """Return a copy with only the rows whose targets are all measured."""
+        """Return a copy in which only rows with all targets measured count as measured."""
         full = [i for i, values in enumerate(self.values) if all(value == value for value in values)]  # not NaN
         return replace(self, measured=[self.measured[i] for i in full], values=[self.values[i] for i in full])
 
@@ -231,7 +231,7 @@ def rows(table: Table, state: Campaign) -> Rows:
 
 
 def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, list[str]]:
-    """Return the removed rows that still fit the columns, their inputs, and notes on the others."""
+    """Return the removed rows that still fit the columns, the inputs of these rows, and notes, e.g. on ignored rows."""
     usable, notes = [], []
     for row in rows:
         try:

@@ -1,4 +1,4 @@
-"""The interface of acquisition rules: their inputs, results and declared needs."""
+"""The interface of acquisition rules: inputs (`View`), results (`Choice`) and requirements (`Needs`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CACHED = 2**26  # outputs for images are cached up to this many numbers: 256 MiB
 
 
 class Choice(NamedTuple):
-    """The points to label next, best first, with their scores; indices count the candidates of the view from 0."""
+    """The points to label next, best first, and their scores; indices refer to the candidates of the `View`."""
 
     indices: Int[Tensor, "R k"]
     scores: Float[Tensor, "R k"]
@@ -64,19 +64,19 @@ class View:
 
     @property
     def taken(self) -> Tensor:
-        """Inputs of the labelled and the pending points, [R, n + p, ...]."""
+        """The inputs of the labelled and pending points, [R, n + p, ...]."""
         return self.labelled.x if self.pending is None else torch.cat([self.labelled.x, self.pending], 1)
 
     @property
     def aims(self) -> tuple[Inputs, Bool[Tensor, "R T"]]:
-        """The target inputs [R, T, ...], and a mask of those that exist in each replica."""
+        """The target inputs [R, T, ...], and a mask that is false for padding in replicas with fewer targets."""
         if self.targets is None:
             return self.candidates, self.mask
         return self.targets, torch.ones_like(self.mask[:, :1]).expand(self.targets.shape[:2])
 
     @cached_property
     def predictor(self) -> Predictor:
-        """The sampled nets, drawn on first use; the same for every point."""
+        """The sampled nets, drawn on first use; the same nets are used for every point."""
         return self.sample()
 
     @cached_property
@@ -85,18 +85,18 @@ class View:
         return self.candidates if isinstance(self.candidates, Tensor) else self.candidates[:, :]
 
     def moments(self) -> Moments:
-        """Return the mean and variance over nets of the prediction for every candidate."""
+        """Return the mean and variance, over nets, of the prediction for every candidate."""
         return Moments(*self._divided(self.predictor.moments_of))
 
     def each(self, score: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b"]]) -> Shaped[Tensor, "R C"]:
-        """Score every candidate from its outputs, in chunks of candidates, which are divided among processes."""
+        """Apply `score` to the outputs for all candidates, in chunks. Candidates are divided among processes."""
         return self._divided(lambda out: (score(out),))[0]
 
     def _divided(self, score: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         return divided(self._each, self.candidates.shape[1], lambda _, out: score(out))
 
     def _each(self, share: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (slice, outputs) for these candidates; outputs for images are cached, as rules may need them again."""
+        """Yield (slice, outputs) for chunks of the candidates in `share`; outputs for images are cached for reuse."""
         if self._cache:
             yield from self._cache
             return
@@ -137,7 +137,7 @@ Acquisition = Callable[[View, int], Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """A decorator that declares what a rule needs and how it chooses; `check` raises InputError on a mismatch."""
+    """A decorator that declares what a rule needs and how it chooses; `check` raises InputError for unmet needs."""
 
     spread: bool = False  # it uses the variation of predictions over the weights
     density: bool = False  # it uses the posterior's density, see `Variational`
@@ -156,7 +156,7 @@ class Needs:
 
 
 def needs_of(rule: Acquisition) -> Needs:
-    """Return the `Needs` that a rule declares; the default is none."""
+    """Return the `Needs` that a rule declares; without a declaration, the rule needs nothing."""
     needs: Needs = getattr(rule, "needs", Needs())
     return needs
 
@@ -228,7 +228,8 @@ def greedy(
 ) -> Choice:
     """Choose k points one after another, each the best given the points chosen before.
 
-    `scores` maps the state to scores of all candidates. `update` returns the state after points [R, 1] are chosen.
+    `scores` maps a state to scores of all candidates. `update` maps a state and the points chosen next, [R, 1], to the
+    new state. `behind` maps a state to the `behind` of `best`; `cost` is as in `best`.
     """
     state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):
@@ -255,7 +256,7 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
 
 
 def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:
-    """Convert a rule's answer to a `Choice`; raise InputError unless it has k different candidates."""
+    """Convert a rule's answer to a `Choice`; raise InputError unless it has k different candidates per replica."""
     who = f"the acquisition {name_of(rule)}"
     try:
         indices, scores = answer

@@ -3,15 +3,15 @@
 Algorithm 1: greedy maximisation of I(y_1..y_k; w) = sum_i I(y_i; w | y_1..y_i-1). The i-th term is the score of the
 i-th point. All terms are also conditioned on the labels of pending points.
 
-Numbers, f Gaussian over the weights, noise precision tau: I(y; w | others) = 1/2 log det(I + tau Cov(f | others)).
-Classes, with probabilities p_s [C] from net s: given the m-th set of the others' labels, which has probability pi_m,
-net s has weight w_ms, and
+For numbers, f Gaussian over the weights, noise precision tau: I(y; w | others) = 1/2 log det(I + tau Cov(f | others)).
+For classes, net s predicts the probabilities p_s [C]. The m-th set of labels of the other points has the probability
+pi_m, and gives net s the weight w_ms:
 
     I(y; w | others) = sum_m pi_m (H[sum_s w_ms p_s] - sum_s w_ms H[p_s]).
 
-The sum is over all C^(i-1) sets if they are at most `label_sets` (up to 10 points for two classes, 4 for ten classes);
-otherwise `label_sets` of them are drawn, which is unbiased. The paper estimates the joint entropy instead. If labels
-are noisy, the most informative label may be a second one for nearly the same point.
+The sum is over all C^(i-1) sets if there are at most `label_sets` (up to 10 points for two classes, 4 for ten classes);
+otherwise over `label_sets` random sets, which is unbiased. The paper estimates the joint entropy instead. If labels
+are noisy, the most informative label may be a second label of nearly the same point.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Mutual information between unobserved labels and the sampled nets, and among unobserved labels.
 
-Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1), so that f = F^T z with z ~
-N(0, I). Labels change only the precision of z, [S, S]. With V the `signals` of a point, W = (V^T V + 1)^-1/2 V^T and M
-= W W*^T, two labels have the mutual information I = -1/2 log det(1 - M M^T).
+Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1), so that f = mean + F^T z
+with z ~ N(0, I). Labels change only the precision of z, [S, S]. Let V be the `signals` of a point,
+W = (V^T V + 1)^-1/2 V^T, and M = W W*^T for two points. Their labels have the mutual information
+I = -1/2 log det(1 - M M^T).
 
-Classes: a label y multiplies the weight of net s by p_s(y). If points have few possible sets of labels, all are
-enumerated; otherwise, some are drawn by systematic resampling (Kitagawa 1996), which is unbiased. I is the mutual
-information of the table p(y, y*) = sum_s w_s p_s(y) p_s(y*).
+Classes: a label y multiplies the weight of net s by p_s(y). If points have few possible sets of labels, all sets
+are enumerated. Otherwise, sets are drawn by systematic resampling (Kitagawa 1996), which is unbiased. I is the mutual
+information of the joint distribution p(y, y*) = sum_s w_s p_s(y) p_s(y*).
 
-With S samples, independent points still have E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1). `adjusted` subtracts this, like
-Ezekiel's adjusted R^2 (1930). For classes W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to second
-order, and S is the effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
+With S samples, even independent points have E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1). `adjusted` subtracts this bias,
+like Ezekiel's adjusted R^2 (1930). For classes, W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to
+second order, and S is the effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def greedy_given(
 ) -> Choice:
     """Choose k points one after another, each the best given the pending points and the points chosen before.
 
-    `scores` maps the knowledge to scores of all candidates. `update` returns the knowledge after points with these
-    outputs are labelled. With `apart`, near-duplicates of pending or chosen points (see `alike`) rank last: the
-    variance of the difference of their predictions is less than this share of the predictions' variance.
+    `start` is the knowledge about the nets without these points' labels. `scores` maps knowledge to scores of all
+    candidates. `update` maps knowledge and the outputs at further points to the knowledge after their labels. With
+    `apart`, near-duplicates of pending or chosen points rank last; `alike` finds them, with `apart` as the share.
     """
     none = torch.zeros_like(view.mask)
 
@@ -72,13 +73,13 @@ def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
 
 
 def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
-    """Return V = F G per point; G G^T is the Fisher information of a label about the output, at the mean output."""
+    """Return V = F G, with F = `centred(out)` and G G^T the Fisher information of a label about the mean output."""
     root = likelihood.fisher_root(noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
     return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
 
 
 def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor, "R b"]:
-    """Return 1/2 log det(I + V^T V) for each point, in nats; `root` is L^-1 [R, S, S] if z has precision L L^T."""
+    """Return 1/2 log det(I + V^T P^-1 V) for each point, in nats; P = L L^T is a precision, `root` L^-1 (None: I)."""
     if root is not None:
         v = torch.einsum("rzs,rsbk->rzbk", root, v)
     covariance = torch.einsum("rsbk,rsbl->rbkl", v, v)
@@ -87,7 +88,7 @@ def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor
 
 
 def root_of(precision: Float[Tensor, "R S S"] | None) -> Float[Tensor, "R S S"] | None:
-    """Return L^-1 for the precision L L^T; None stands for the identity."""
+    """Return L^-1 for the precision L L^T; None, as argument or result, stands for the identity."""
     return None if precision is None else inverse_root(precision)[0]
 
 
@@ -99,12 +100,12 @@ class LabelSets(NamedTuple):
 
     @staticmethod
     def none(like: Float[Tensor, "R S ..."]) -> LabelSets:
-        """Return the label sets before any label: a single set, with equal weights of the nets."""
+        """Return the label sets before any label: a single empty set, which gives all nets the same weight."""
         replicas, samples = like.shape[:2]
         return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
 
     def condition(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
-        """Return the sets after n more points with class probabilities p; of more than `most` sets, draw `most`."""
+        """Return the label sets extended by n points with class probabilities p; draw `most` sets if there are more."""
         sets = self
         for point in p.unbind(2):
             sets = sets._with(point, most, rng)
@@ -128,7 +129,7 @@ class LabelSets(NamedTuple):
 
 
 def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None = None) -> Float[Tensor, "R b"]:
-    """Return the entropy of mean probabilities minus the mean entropy of nets, in nats, averaged over label `sets`."""
+    """Return the entropy of the mean probabilities minus the mean entropy over nets, in nats, averaged over `sets`."""
     mass, weights = sets or LabelSets.none(p)
     average = torch.einsum("rm,rms,rsb->rb", mass, weights, torch.special.entr(p).sum(3))
     joint = (torch.einsum("rms,rsbc->rmbc", weights, part) for part in _parts(p, 2, mass.shape[1] * p.shape[3]))
@@ -138,7 +139,8 @@ def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None =
 def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
     """Return which candidates are near-duplicates of one of the points.
 
-    Near-duplicates: the variance over nets of the predictions' difference is less than `share` of the larger variance.
+    Two points are near-duplicates if the variance over nets of the difference of their predictions is less than `share`
+    times the larger of the two variances of predictions.
     """
     references = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
 
@@ -159,13 +161,13 @@ def _variance(predictions: Float[Tensor, "R S n M"]) -> Float[Tensor, "R n"]:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Real-valued labels; the knowledge from labels is the precision of z (None: the identity)."""
+    """Mutual information for real-valued labels; knowledge from labels is the precision of z (None: the identity)."""
 
     signals: Callable[[Tensor], Float[Tensor, "R S b K"]]  # maps outputs of points to their V
     adjusted: bool = False  # subtract the dependence expected for independent points
 
     def condition(self, precision: Tensor | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
-        """Return the precision after points with these outputs are labelled."""
+        """Return the precision of z once points with the outputs `out` are labelled too."""
         v = self.signals(out).flatten(2)
         return v @ v.mT + (torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if precision is None else precision)
 
@@ -179,7 +181,7 @@ class Numbers:
     ) -> Information:
         """Return a function that maps outputs [R, S, b, O] to the mutual information with the targets' labels.
 
-        It is a mean over targets, weighted by `share`.
+        `targets` are the outputs at the targets. The information is averaged over targets with the weights `share`.
         """
         root, share = root_of(precision), share.unsqueeze(2)
         other = self._whitened(targets, root)
@@ -194,7 +196,7 @@ class Numbers:
         return information
 
     def _whitened(self, out: Float[Tensor, "R S b O"], root: Tensor | None) -> Float[Tensor, "R b K S"]:
-        """Return W for each point if z has precision L L^T; `root` is L^-1."""
+        """Return W (see the module) for points with outputs `out`; z has precision L L^T, `root` is L^-1 (None: I)."""
         v = self.signals(out) if root is None else torch.einsum("rzs,rsbk->rzbk", root, self.signals(out))
         v = v.movedim(1, 3)
         if v.shape[2] == 1:
@@ -206,7 +208,7 @@ class Numbers:
 def _of_one_output(
     one: Float[Tensor, "R b 1 S"], other: Float[Tensor, "R T 1 S"], adjusted: bool
 ) -> Float[Tensor, "R b T"]:
-    """Return -1/2 log(1 - rho^2) for each pair of points."""
+    """Return -1/2 log(1 - rho^2) for each pair of points, given the W of points with one output; rho is M."""
     one, other = one.squeeze(2), other.squeeze(2)
     squares = (one @ other.mT).square_()
     if adjusted:
@@ -217,7 +219,7 @@ def _of_one_output(
 def _of_outputs(
     one: Float[Tensor, "R b O S"], other: Float[Tensor, "R T O S"], adjusted: bool
 ) -> Float[Tensor, "R b T"]:
-    """Return -1/2 log det(1 - M M^T) for each pair of points; `adjusted` scales M M^T by one factor per pair."""
+    """Return -1/2 log det(1 - M M^T) for each pair of points; `adjusted` scales M M^T by one factor for each pair."""
     m = torch.einsum("rbos,rtps->rbtop", one, other)
     gram = m @ m.mT
     if adjusted:
@@ -236,7 +238,7 @@ def _beyond_chance(
     samples: int | Tensor,
     directions: int,
 ) -> Float[Tensor, "R b T"]:
-    """Subtract the |M|^2 expected for independent points, in place; rescale so that full dependence keeps its value."""
+    """Subtract from `squares`, |M|^2, its mean for independent points in place; rescale to preserve full dependence."""
     freedom = torch.as_tensor(samples - 1 - directions).to(squares).clamp_min(1)
     squares.mul_((samples - 1) / freedom)
     return squares.addcmul_(one.unsqueeze(2) / freedom, other.unsqueeze(1), value=-1).clamp_(min=0)
@@ -244,7 +246,7 @@ def _beyond_chance(
 
 @dataclass(frozen=True)
 class Classes:
-    """Class labels; the knowledge from labels is a `LabelSets`."""
+    """Mutual information for class labels; knowledge from labels is a `LabelSets` (None: no labels)."""
 
     probabilities: Callable[[Tensor], Tensor]  # maps outputs to class probabilities
     adjusted: bool  # subtract the dependence expected for independent points
@@ -252,7 +254,7 @@ class Classes:
     rng: Rng  # for these draws
 
     def condition(self, sets: LabelSets | None, out: Float[Tensor, "R S p O"]) -> LabelSets:
-        """Return the sets after points with these outputs are labelled."""
+        """Return the label sets once points with the outputs `out` are labelled too."""
         p = self.probabilities(out)
         return (sets or LabelSets.none(p)).condition(p, self.label_sets, self.rng)
 
@@ -283,7 +285,7 @@ class Classes:
 
 
 class Weighted(NamedTuple):
-    """Class probabilities of n points under weighted nets."""
+    """Class probabilities of n points for nets with given weights."""
 
     mean: Float[Tensor, "R C n"]
     deviations: Float[Tensor, "R S C n"]  # from the unweighted mean, which has the smallest rounding errors
@@ -301,7 +303,7 @@ class Weighted(NamedTuple):
 
 
 def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool) -> Float[Tensor, "R b T"]:
-    """Sum p(y, y*) log(p(y, y*) / p(y) p(y*)) over classes, computed from the differences p(y, y*) - p(y) p(y*)."""
+    """Sum p(y, y*) log(p(y, y*) / p(y) p(y*)) over classes, for each pair of points; stable for near-independence."""
     weighted = (one.deviations * weights[:, :, None, None]).flatten(2)
     shape = len(weights), *one.mean.shape[1:], *other.mean.shape[1:]  # [R, C, b, C, T]
     both = (weighted.mT @ other.deviations.flatten(2)).view(shape)
@@ -318,5 +320,5 @@ def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool)
 
 
 def _parts(features: Tensor, axis: int, width: int) -> tuple[Tensor, ...]:
-    """Split along the points' axis so that intermediates, `width` numbers per point, stay within the memory budget."""
+    """Split features along the axis of points so that an intermediate of `width` numbers per point fits into memory."""
     return features.split(max(1, predict.BUDGET // (len(features) * width)), axis)

@@ -1,8 +1,9 @@
 """Core-set: points far from all labelled, pending or chosen points, by greedy k-centre (Sener and Savarese 2018).
 
 Active Learning for Convolutional Neural Networks: A Core-Set Approach, Algorithm 1. The paper measures distances
-between activations of the last hidden layer. Here, they are between the sampled nets' predictions (numbers or class
-probabilities), so that irrelevant features do not count, or between standardised inputs with `space=inputs`:
+between activations of the last hidden layer. Here, distances are between the sampled nets' predictions (numbers or
+class probabilities), so that irrelevant features do not count. With `space=inputs`, distances are between
+standardised inputs. For predictions,
 
     d(x, x')^2 = 1/S sum_s |f_s(x) - f_s(x')|^2,
 
@@ -25,7 +26,7 @@ from explore.inference.predict import filled, parts
 
 @dataclass(frozen=True)
 class CoreSet(Checked):
-    """A rule for the k points farthest from all labelled, pending or already chosen points; scores are distances."""
+    """A rule for the k points farthest from all labelled, pending and already chosen points; scores are distances."""
 
     space: Literal["predictions", "inputs"] = "predictions"  # the space in which distances are measured
 

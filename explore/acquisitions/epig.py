@@ -4,7 +4,7 @@ Bickford Smith, Kirsch, Farquhar, Gal, Foster, Rainforth: Prediction-Oriented Ba
 
     EPIG(x) = E_{x* ~ targets} I(y; y* | x, x*)
 
-The targets x* are the inputs at which the model will be used: the candidates, or those passed to the learner.
+The targets x* are the inputs at which the model will be used: the candidates, or the `targets` of the learner.
 Information about weights that do not affect any target does not count. Points are chosen one after another, each given
 the labels of the pending and previously chosen points; near-duplicates of these rank last.
 """

@@ -3,7 +3,7 @@
     qEI(x_1..x_k) = E max(0, max_i f(x_i) - best)
 
 f is the output without noise, and best is the highest posterior mean at a labelled point. Pending points count as part
-of the batch. The first score has a closed form; the i-th score is the point's contribution to qEI, see `optimum`.
+of the batch. The i-th score is the contribution of the i-th point to qEI (see `optimum`); the first has a closed form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from explore.core.errors import Checked
 @Needs(spread=True, targets="numbers", costs=True, single=True)
 @dataclass(frozen=True)
 class ExpectedImprovement(Checked):
-    """A rule for the k points of largest joint improvement; scores in standard deviations of the labelled targets."""
+    """A rule for the k points with the largest joint expected improvement; scores in standard deviations of labels."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
     draws: int = 500  # number of draws of the values at pending and chosen points

@@ -19,5 +19,5 @@ def closeness(view: View) -> Float[Tensor, "R C"]:
 
 @Needs(targets="classes", alone=True, scores=closeness)
 def margin(view: View, k: int) -> Choice:
-    """Choose the k points with the smallest margin; scores: 1 minus margin."""
+    """Choose the k points with the smallest margin; scores are 1 minus the margin."""
     return best(closeness(view), view.mask, k)

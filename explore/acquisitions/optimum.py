@@ -1,10 +1,11 @@
-"""Greedy selection of batches by expectations of a maximum, as for expected improvement and upper confidence bounds.
+"""Greedy choice of batches that maximise an expected maximum, as for expected improvement and upper confidence bounds.
 
-f = mean + F^T z with z ~ N(0, I_S) has the mean and covariance of the sampled nets' predictions (F: these centred, over
-sqrt(S - 1)). The values at pending and chosen points are drawn M times. By Gram-Schmidt, each point adds a direction of
-z, with M standard normal numbers along it. Given these, f at a candidate is normal again, and its contribution to the
-maximum has a closed form: exact for the first point, averaged over the draws for later ones. Points are chosen greedily
-(Wilson, Hutter and Deisenroth 2018, Section 4), as such maxima are submodular.
+f = mean + F^T z with z ~ N(0, I_S) has the mean and covariance of the sampled nets' predictions (F: centred
+predictions over sqrt(S - 1)). The values at pending and chosen points are drawn M times: Gram-Schmidt turns the points
+into orthonormal directions of z, and M standard normal numbers are drawn along each direction. Given the draws, f at a
+candidate is still normal, and its contribution to the maximum has a closed form: exact for the first point, averaged
+over draws for later points. Points are chosen greedily, as such maxima are submodular (Wilson, Hutter and Deisenroth
+2018, Section 4).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Draws(NamedTuple):
     best: Float[Tensor, "R M"]  # best value in each draw
 
     def forecast(self, f: Float[Tensor, "R S b"], mean: Float[Tensor, "R b"]) -> tuple[Forecast, Tensor]:
-        """Forecast points with centred outputs f and this mean; also return the part of f outside all directions."""
+        """Return the forecast for points with centred outputs f, and the part of f orthogonal to all directions."""
         along = self.directions.mT @ f  # [R, n, b]
         rest = f - self.directions @ along
         squares, whole = (v.square().sum(1, keepdim=True) for v in (rest, f))
@@ -60,8 +61,8 @@ def in_turn(
 ) -> Choice:
     """Choose k points one after another, given M `draws` of the values at pending and earlier points.
 
-    `best` [R] is the best value before the batch. `value` maps a point's mean [R, 1] and the deviations of f from it
-    [R, M] to its values. `score` maps a forecast and the best values so far [R, M, 1] to scores [R, M or 1, b].
+    `best` [R] is the best value before the batch. `value` maps a point's mean [R, 1] and the deviations of f from this
+    mean [R, M] to values [R, M]. `score` maps a forecast and the best values so far [R, M, 1] to scores [R, M or 1, b].
     """
 
     def forecast(state: _Draws, out: Float[Tensor, "R S b 1"]) -> tuple[Forecast, Tensor]:
@@ -91,12 +92,12 @@ def in_turn(
 
 
 def highest_mean(view: View, direction: str) -> Float[Tensor, " R"]:
-    """Return the best posterior mean at a labelled point; the best noisy label would be mostly noise."""
+    """Return the best posterior mean at a labelled point (to minimise: negated), less noisy than the best label."""
     return (SIGNS[direction] * view.likelihood.mean(view.outputs_at(view.labelled.x)).mean((1, 3))).amax(1)
 
 
 def ramp(mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return E max(0, u) for normal u: deviation phi(z) + mean Phi(z), z = mean / deviation."""
+    """Return E max(0, u) for normal u, in closed form: deviation phi(z) + mean Phi(z), z = mean / deviation."""
     z = mean / deviation.clamp_min(torch.finfo(mean.dtype).tiny)
     # Far below 0, torch.special.ndtr underflows to 0, but erfc stays accurate.
     return deviation * (-0.5 * z.square()).exp() / (2 * torch.pi) ** 0.5 + mean * torch.special.erfc(-z / 2**0.5) / 2

@@ -1,4 +1,4 @@
-"""Power sampling: another rule's scores with noise, for diverse batches (Kirsch et al. 2023).
+"""Power sampling: Gumbel noise on the scores of another rule, for diverse batches (Kirsch et al. 2023).
 
 Stochastic Batch Acquisition: A Simple Baseline for Deep Active Learning, Section 3. To draw k points without
 replacement, with probabilities proportional to s^beta for scores s, take the k largest of

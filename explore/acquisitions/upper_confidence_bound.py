@@ -23,7 +23,7 @@ from explore.core.errors import Checked
 @Needs(spread=True, targets="numbers", single=True)
 @dataclass(frozen=True)
 class UpperConfidenceBound(Checked):
-    """A rule for the k points with the highest joint bound; scores: standardised upper (or lower) bounds of points."""
+    """A rule for the k points with the highest joint bound; scores are standardised bounds of single points."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
     kappa: float = 2.0  # number of standard deviations added to the mean

@@ -1,4 +1,4 @@
-"""Long-running campaigns: track the identity, measurements and pending suggestions of each row of a table."""
+"""Long-running campaigns on a table: the identity, measurements and pending suggestion of each row."""
 
 from explore.campaign.campaign import Campaign, folder_of
 from explore.campaign.memory import Memory, Row, Schema, short

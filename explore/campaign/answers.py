@@ -1,8 +1,8 @@
 """Labels files: measurements in a separate file, such as `--labels new.csv` or a filled-in next.csv.
 
-A labels file takes precedence over the table. If it has more measurements of a row than are known, they are replicates;
-otherwise they replace the known ones. A line identifies its row by the column `_id`, by the table's identifier column,
-or by all features. If a line has an id and features, both must belong to the same row.
+A labels file takes precedence over the table. If its lines repeat all known measurements of a row, further values are
+replicates; otherwise its values replace the known ones. A line identifies its row by the column `_id`, by the table's
+identifier column, or by all features. If a line has an id and features, both must belong to the same row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Answers(Sheet):
     """A labels file, matched to the rows of a table; lines without a measurement are skipped."""
 
     def __init__(self, file: Cells, reading: Reading):
-        """Read the file; raise InputError if it lacks targets or a way to identify rows, or has non-numeric targets."""
+        """Parse a labels file; raise InputError for missing target or identifying columns and invalid target cells."""
         schema = reading.table.schema
         columns = ["_id", *([schema.id_column] if schema.id_column else [])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows
@@ -44,7 +44,7 @@ class Answers(Sheet):
         super().__init__(file, schema)
 
     def tell(self) -> None:
-        """Add the measurements to the reading; raise InputError if a line matches several rows or none."""
+        """Add the file's measurements to the reading; raise InputError if a line matches several rows or none."""
         names = self._reading.table.file.columns
         if unused := [name for name in self.file.columns if name not in names and not name.startswith(PREFIX)]:
             self._reading.notes.append(f"Ignored columns of {self.file.path}: {listed(unused)}.")
@@ -60,7 +60,7 @@ class Answers(Sheet):
             self._tell_row(name, lines)
 
     def _named(self, line: int) -> str:
-        """Return the id of the row that a line names; "" if the line has no identifier."""
+        """Return the id of the row that a line identifies; "" if the line has no identifier."""
         written = [column[line] for column in self._ids if column[line]]
         if not written:
             if not self._has_all_features:
@@ -86,9 +86,9 @@ class Answers(Sheet):
         return names[0]
 
     def _resolved(self, line: int, text: str) -> str:
-        """Resolve an identifier to a current or former id, even if a spreadsheet changed 007 to 7.
+        """Return the current id for a current or former identifier, even if a spreadsheet changed 007 to 7.
 
-        A changed spelling is accepted only if the line also has the row's features.
+        A changed spelling is accepted only if the line has the row's features. Unknown identifiers stay unchanged.
         """
         if row := self._reading.memory.find(text):
             return row.id
@@ -110,7 +110,7 @@ class Answers(Sheet):
         return certain[0] if certain else text
 
     def _match_features(self, unnamed: Mapping[str, list[int]], rows: dict[str, list[int]]) -> None:
-        """Match lines without an id to rows with the same features."""
+        """Match lines without an id (`unnamed`, by fingerprint) to rows with the same features; add them to `rows`."""
         names: dict[str, list[str]] = defaultdict(list)
         table = self._reading.table
         for i, name in enumerate(self._reading.ids):
@@ -136,7 +136,7 @@ class Answers(Sheet):
                 rows[pairs.get(line, free[0]).id].append(line)
 
     def _tell_row(self, name: str, lines: Sequence[int]) -> None:
-        """Pass the measurements of one row on to the reading."""
+        """Add the measurements that `lines` have for row `name` to the reading."""
         if not self._reading.is_in_table(name) and name not in self._rows:
             self._reading.add_outside(name, self.cells(lines[0]), self._where(lines[0]))
         row = self._rows.get(name) or Row(name)
@@ -157,7 +157,7 @@ class Answers(Sheet):
         self._reading.tell_measurements(name, measured, self.file.path.name)
 
     def _is_echo(self, row: Row, target: str, value: Value) -> bool:
-        """Return whether a value only repeats the known mean, or the one in an earlier next.csv."""
+        """Return whether a value is not new: it repeats the known mean, or a measurement in an earlier next.csv."""
         before = self._reading.before.find(row.id)
         was_written = before is not None and before.pending is not None and before.agrees({target: value})
         return was_written or same_value(value, row.mean[target])
@@ -171,7 +171,7 @@ def _either(columns: Sequence[str]) -> str:
 
 
 def _without(values: Sequence[Value], old: Sequence[Value]) -> list[Value]:
-    """Return the values without the old ones; each old value removes one equal value."""
+    """Return `values` minus `old` as multisets: each old value removes one equal value."""
     new = list(values)
     for value in old:
         match = next((i for i, other in enumerate(new) if same_value(other, value)), None)

@@ -31,12 +31,12 @@ class Campaign:
     Attributes:
         memory: the state of every row in the log.
         notes: sentences for the user, in order.
-        ids: the id of every row of the table, once it is read.
+        ids: the id of every row of the table, once the table is read.
         pool: the indices (from 0) of the table's rows that may be suggested.
     """
 
     def __init__(self, folder: Path, dry: bool = False):
-        """Open the campaign folder, or create it, see `Log`. With `dry`, nothing is written, locked or created."""
+        """Open or create the campaign folder, see `Log`. With `dry`, nothing is written, locked or created."""
         self._log = Log(folder, dry)
         try:
             self.memory = Memory(self._log.events)
@@ -58,7 +58,7 @@ class Campaign:
 
         Raises:
             InputError: if the table or the labels file cannot be used; the message names file, line and column.
-                Nothing is logged then.
+                In that case, nothing is logged.
             Failure: if the log cannot be written.
         """
         reading = Reading(self._log.events, Table(table, schema))
@@ -75,7 +75,7 @@ class Campaign:
 
     @property
     def partly(self) -> list[Row]:
-        """The rows with some targets measured and the others not yet measured, or failed."""
+        """The rows with some but not all targets measured; the rest are unmeasured or failed."""
         rows = (row for row in self.memory.rows.values() if not self.memory.complete(row))
         return [row for row in rows if any(value is not None for value in row.mean.values())]
 
@@ -86,12 +86,12 @@ class Campaign:
 
     @property
     def pending(self) -> list[Row]:
-        """The rows that were suggested and have no result yet."""
+        """The suggested rows that have no complete result yet."""
         return [row for row in self.memory.rows.values() if row.pending is not None]
 
     @property
     def skipped(self) -> list[Row]:
-        """The rows that are never suggested."""
+        """The rows that `skip` excluded from suggestions."""
         return [row for row in self.memory.rows.values() if row.skipped]
 
     @property
@@ -116,11 +116,11 @@ class Campaign:
         return names
 
     def skip(self, names: Iterable[str]) -> None:
-        """Exclude rows from suggestions until they are released; raise InputError for measured or failed ones."""
+        """Exclude rows from suggestions until they are released; raise InputError for measured or failed rows."""
         self._operate("skip", self._resolved(names), "Skipped")
 
     def release(self, names: Iterable[str] | None = None) -> None:
-        """Release pending or skipped rows, by default all pending ones; raise InputError for other rows."""
+        """Release pending or skipped rows, by default all pending rows; raise InputError for any other row."""
         ids = [row.id for row in self.pending] if names is None else self._resolved(names)
         self._operate("release", ids, "Released")
 
@@ -169,7 +169,7 @@ class Campaign:
         return listed([self._reading.name(name) if self._reading else short(name) for name in names], SHOWN)
 
     def _operate(self, kind: str, ids: Sequence[str], sentence: str) -> None:
-        """Log an operation on rows; raise InputError if it is not allowed for one of them."""
+        """Log an event `kind` for each row and add a note; raise InputError if a row does not allow the operation."""
         events = []
         for name in ids:
             row = self.memory.find(name) or Row(name)
@@ -188,7 +188,7 @@ class Campaign:
         return "was not measured; there is nothing to retract" if kind == "retract" and not row.values else ""
 
     def _tell(self, events: Sequence[dict[str, Any]]) -> None:
-        """Log events; for rows that are new in the log, add their features."""
+        """Log events; add the features of rows that are new in the log."""
         for event in events:
             if event["id"] not in self.memory.rows and self._reading is not None:
                 event["cells"] = self._reading.cells(event["id"])

@@ -28,7 +28,7 @@ WHOLE = 11  # digits of the longest whole numbers that a spreadsheet displays in
 
 
 def canonical(cell: object) -> str:
-    """Return the canonical string of a cell, which is a string or an object from Excel or Parquet."""
+    """Return the canonical string of a cell (a string, or an object from Excel or Parquet)."""
     text = stripped(cell)
     if texts.absent(text, among_words=True) or text in OLD_MARKS:
         return ""
@@ -46,7 +46,7 @@ def canonicals(column: Iterable[object]) -> list[str]:
 
 
 def stripped(cell: object) -> str:
-    """Return a cell as a string in Unicode's composed form, stripped, with runs of whitespace as single blanks."""
+    """Return a cell as a string in Unicode NFC, stripped, with each inner run of whitespace as a single blank."""
     text = "" if cell is None else str(cell)
     return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
 
@@ -70,8 +70,8 @@ def measured(
 ) -> tuple[Value, ...]:
     """Parse the cell of a target: () if it is not measured, (None,) if the experiment failed, else (value,).
 
-    The value is a finite number; with `classes`, any string (with `keep_na`, also marks such as NA). Other cells raise
-    InputError. `failed` are the strings that declare a failure, normalised by `folded`.
+    The value is a finite number. With `classes`, it is any string; marks such as NA are classes only with `keep_na`.
+    Other cells raise InputError. `failed` are the strings that declare a failure, normalised by `folded`.
     """
     text = stripped(cell)
     if folded(text) in failed:
@@ -87,12 +87,12 @@ def measured(
 
 
 def folded(text: str) -> str:
-    """Normalise the case and number format of a string, to compare it with declared failures."""
+    """Normalise the case and number format of a string, to compare the string with declared failures."""
     return (canonical(text) or text).casefold()
 
 
 def fingerprint(cells: Mapping[str, str]) -> str:
-    """Return the SHA-256 of canonical cells by column; the order of columns does not matter."""
+    """Return the SHA-256 of a row's canonical cells (by column name); the order of columns does not matter."""
     return hashlib.sha256(json.dumps(sorted(cells.items())).encode()).hexdigest()
 
 
@@ -116,12 +116,12 @@ def same_value(a: Value, b: Value) -> bool:
 
 
 def saved_short(cell: str) -> bool:
-    """Return whether a spreadsheet may have rounded a canonical cell, or may still do so."""
+    """Return whether a canonical cell has enough digits that a spreadsheet may round it, or already did."""
     return _digits(cell) >= DIGITS
 
 
 def has_all(old: Mapping[str, Sequence[Value]], cells: Mapping[str, Value]) -> bool:
-    """Return whether the value of each target in `cells` is among the target's old values."""
+    """Return whether the value of each target in `cells` is among the values of that target in `old`."""
     return all(any(same_value(value, other) for other in old.get(t, ())) for t, value in cells.items())
 
 

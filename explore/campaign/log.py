@@ -6,8 +6,8 @@ Each line of log.jsonl is one event as JSON, with two fields that detect damage:
     sum   the start of the SHA-256 of the previous line's `sum` (the campaign's id for the first line) and this event;
           no line can be changed, removed or moved unnoticed
 
-campaign.json has the id, the number of entries and the last sum. It is written after the log, so a killed process may
-leave it behind the log, but never ahead.
+campaign.json has the campaign's id, the number of entries and the last sum. It is written after the log. If a process
+is killed in between, campaign.json counts fewer entries than the log, but never more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 
 class Head(NamedTuple):
-    """The content of campaign.json. Campaigns of older versions lack the file; their id is ""."""
+    """The content of campaign.json. Campaigns of older versions have no such file, and the id ""."""
 
     id: str
     entries: int  # number of entries in the log
@@ -43,7 +43,7 @@ class Head(NamedTuple):
 
 
 def read_head(folder: Path) -> Head | None:
-    """Read campaign.json; None if it is missing. Raise InputError if it is damaged or of a newer version."""
+    """Read campaign.json; return None if it is missing. Raise InputError if it is damaged or of a newer version."""
     path = folder / HEAD
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ class Log:
             raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> Sequence[Event]:
-        """Append events as one batch, all or none; return them with their batch number, time (UTC) and `left`."""
+        """Append events as one atomic batch; return the events with batch number, time (UTC) and `left` added."""
         batch, now = list(events), datetime.now(UTC).isoformat(timespec="seconds")
         number = self.events[-1]["batch"] + 1 if self.events else 1
         empty = {"event": None, "id": None, "values": None}
@@ -137,7 +137,7 @@ class Log:
         self._saved = head
 
     def _read(self) -> tuple[list[Event], Head]:
-        """Return the events of all complete batches and their head; discard an incomplete batch at the end."""
+        """Return the events of all complete batches and the matching `Head`; discard an incomplete last batch."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -164,7 +164,7 @@ class Log:
         return events, head
 
     def _entries(self, content: bytes) -> tuple[list[Event], list[str], int]:
-        """Return the events of complete batches, the list [id, sum of each event], and their size in bytes."""
+        """Return (events, [campaign id, sum of each event], size in bytes) of all complete batches in `content`."""
         *lines, tail = content.split(b"\n")
         events: list[Event] = []
         sums, sizes = [self._saved.id if self._saved else ""], [0]
@@ -185,7 +185,7 @@ class Log:
         return events[:complete], sums[: complete + 1], sum(sizes[: complete + 1])
 
     def _check(self, sums: list[str]) -> None:
-        """Raise InputError if the log is missing, lacks entries or belongs to a different campaign."""
+        """Raise InputError if the log (`sums`) is missing, cut short or from another campaign than campaign.json."""
         folder, head, entries = self._folder, self._saved, len(sums) - 1
         if head is None:
             if not entries and (folder / SETTINGS).exists():
@@ -201,7 +201,7 @@ class Log:
             raise InputError(f"{self.path} and {HEAD} belong to different campaigns. {_remedy(folder)}")
 
     def _cut(self, content: bytes, end: int) -> None:
-        """Discard all bytes after the complete entries."""
+        """Truncate the log after its complete entries (the first `end` bytes), and note discarded bytes."""
         if end < len(content):
             reason = "the last run was interrupted"
             if self._saved is None:  # the length of the log is not known

@@ -17,7 +17,7 @@ Measurements = Mapping[str, Value]  # by target
 def pair(
     lines: Mapping[int, Measurements], rows: Iterable[Row], *tests: Callable[[Row, Measurements], bool]
 ) -> dict[int, Row]:
-    """Pair lines with interchangeable rows by the first test, the rest by the second, and so on; use each row once."""
+    """Pair each line with an unused row that passes the first test; pair the rest by the second test, and so on."""
     free, pairs = list(rows), dict[int, Row]()
     for test in tests:
         for line in (line for line in lines if line not in pairs):
@@ -28,10 +28,11 @@ def pair(
 
 
 def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -> list[Row | None]:
-    """Match lines of a table that share all features to known rows, by their target cells; None: no known row.
+    """Match table lines with identical features to known rows, by their target cells; None for lines without a row.
 
-    Lines whose target cells have not changed since the last reading are matched first. New values in the other lines
-    are corrections of measured rows whose old values are gone from the table, or else results of pending rows.
+    Lines whose target cells have not changed since the last reading are matched first. Lines with new values come next.
+    They are corrections of measured rows whose old values left the table. Otherwise, they are results of unmeasured
+    rows, pending rows first.
     """
     rows = sorted(rows, key=lambda row: (row.gone, row.pending is None, bool(row.values)))
     if len(measurements) == len(rows) == 1:
@@ -78,7 +79,7 @@ def match_moved(
     Args:
         lost: rows whose id is not in the table.
         table: the table.
-        fresh: the keys in the table that no known row has, each with one of its lines.
+        fresh: the table's keys that no known row has, each with the index of a line with this key.
         by_id: whether ids are identifiers from the same column as before.
     """
     keys: dict[str, str] = {}
@@ -97,7 +98,7 @@ def match_moved(
 
 
 def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tuple[dict[str, str], float, bool]]:
-    """Yield new column names by old name, the share of rows that must match, and whether such a match is certain."""
+    """Yield possible renamings: (new name by old name, minimum share of matched rows, if equal features suffice)."""
     common = {name: name for name in columns if name in features}
     removed, added = [n for n in columns if n not in features], [n for n in features if n not in columns]
     if len(removed) == len(added) == 1:
@@ -109,7 +110,7 @@ def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tupl
 def _search(
     rows: Sequence[Row], table: Table, fresh: Mapping[str, int], names: Mapping[str, str], certain: bool, by_id: bool
 ) -> tuple[dict[str, str], list[Row]]:
-    """Match rows to lines with equal cells in the columns `names`: first with all digits, then after rounding."""
+    """Match rows to lines by the columns `names`, first with all digits, then rounded. Return as in `match_moved`."""
     matched: dict[str, str] = {}
     unclear: list[Row] = []
     cells_of = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}
@@ -141,7 +142,7 @@ def _search(
 
 
 def _rounded(cells: Mapping[str, str], digits: int | None) -> tuple[tuple[str, str], ...]:
-    """Round the numbers of cells, as a lookup key: nearly always equal if all cells are the `same`."""
+    """Return a lookup key: the cells with rounded numbers. Cells that are equal by `same` nearly always share a key."""
     if digits is None:
         return tuple(sorted(cells.items()))
     values = {name: number(cell) for name, cell in cells.items()}

@@ -3,7 +3,7 @@
     schema    sets the columns: values = {"targets", "features", "id"}; logged at the start and after each change
     label     adds measurements: values has all measurements of the row by target, null for a failed experiment; from is
               their source: "table", "failed" (see `--failed`) or the name of a labels file
-    correct   replaces earlier measurements (was) by values; otherwise like label
+    correct   replaces earlier measurements (was) by new ones (values); otherwise like label
     retract   withdraws all measurements (was) of the row; it may be measured again
     suggest   marks the row as pending until it is measured; values has its prediction and score, if given
     skip      excludes the row from suggestions
@@ -52,8 +52,8 @@ class Schema(NamedTuple):
 class Row:
     """A row with an event in the log.
 
-    Its id is its cell in the identifier column, or else the fingerprint of its features. Identical rows after the first
-    get the suffix -2, -3, ...
+    The id of a row is its cell in the identifier column, or else the fingerprint of its features. Identical rows after
+    the first get the suffix -2, -3, ...
     """
 
     id: str
@@ -83,7 +83,7 @@ class Row:
         return bool(self.values or self.pending is not None or self.skipped)
 
     def agrees(self, cells: Mapping[str, Value]) -> bool:
-        """Return whether the cell of each target equals one of its measurements, or their mean."""
+        """Return whether each value in `cells` equals a measurement of its target, or the mean of its measurements."""
         return has_all({t: [*values, mean(values)] for t, values in self.values.items()}, cells)
 
 
@@ -97,7 +97,7 @@ class Memory:
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()):
-        """Replay events in their order."""
+        """Replay events, oldest first."""
         self.schema: Schema | None = None
         self.rows: dict[str, Row] = {}
         self.batches: dict[int, list[Event]] = {}
@@ -108,7 +108,7 @@ class Memory:
             self.apply(event, event["batch"] in undone)
 
     def apply(self, event: Mapping[str, Any], undone: bool = False) -> None:
-        """Apply one event; if it was undone, apply only what it says about the table."""
+        """Apply one event; with `undone`, apply only the part that an undo does not revert."""
         kind, values = event["event"], event.get("values") or {}
         if kind not in KINDS or (kind == "schema" and values["format"] > FORMAT):
             raise InputError("The log was written by a newer version of explore. Update explore.")
@@ -139,7 +139,7 @@ class Memory:
         return self.complete(row) or row.failed
 
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
-        """Return the current id for an id or its first characters; `ids` are the ids of the rows in the table.
+        """Return the current id for a current, former or abbreviated id; `ids` are the ids of the table's rows.
 
         Raises:
             InputError: if no row, or more than one, matches.
@@ -198,7 +198,7 @@ class Memory:
 
 
 def short(name: str) -> str:
-    """Shorten a fingerprint to its first 12 characters (and number) for messages; return other ids unchanged."""
+    """Shorten a fingerprint to 12 characters plus any suffix -2, -3, ... for messages; return other ids unchanged."""
     return name if len(name) < FINGERPRINT else name[:12] + name[FINGERPRINT:]
 
 

@@ -1,8 +1,8 @@
-"""Comparison of a table with a campaign's memory: the events that update the memory, and notes on them.
+"""Comparison of a table with a campaign's memory: events that update the memory, and notes for the user.
 
 A new value in an empty target cell is a label. A value that differs from the last reading is a correction. Unchanged
-cells are ignored, so a label that was corrected by a labels file, or withdrawn, stays so; a note points out the
-difference at every reading. An emptied cell changes nothing.
+cells are ignored. A label that was withdrawn, or corrected by a labels file, therefore stays so, although the table
+has the old value; a note says so at every reading. An emptied cell changes nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Reading:
 
     Attributes:
         memory: the memory after the new events.
-        before: the memory before them.
+        before: the memory before the new events.
         table: the table.
         ids: the id of every row of the table.
         events: the new events, to be appended to the log.
-        notes: sentences on single rows and columns; `sentences` returns all.
-        lines: rows to list in one sentence, by the start of that sentence.
+        notes: sentences on single rows and columns; the method `sentences` returns all notes.
+        lines: names of rows that one sentence lists, by the start of the sentence.
     """
 
     def __init__(self, events: Sequence[Event], table: Table):
-        """Compare the table with the memory of a log's events."""
+        """Compare the table with the memory replayed from the events of a log."""
         self.memory, self.table, self.before = Memory(events), table, Memory(events)
         self.events: list[Event] = []
         self.notes = list(table.notes)
@@ -60,20 +60,20 @@ class Reading:
         self._declare_failures()
 
     def tell(self, event: str, name: str, **more: Any) -> None:
-        """Add an event of a row, and apply it to the memory."""
+        """Add an event on row `name`, with the further fields `more`, and apply the event to the memory."""
         if name not in self.memory.rows and "cells" not in more:
             more = {"cells": self.cells(name), **more}
         self.events.append({"event": event, "id": name, **more})
         self.memory.apply(self.events[-1])
 
     def cells(self, name: str) -> dict[str, str] | None:
-        """Return the features of a row; None if it is neither known nor in the table."""
+        """Return the features of a row; None if the row is neither known nor in the table."""
         if name in self.memory.rows:
             return self.memory.rows[name].cells
         return self.table.cells(self._at[name]) if name in self._at else None
 
     def name(self, name: str) -> str:
-        """Return a row's name for messages."""
+        """Return the description of a row, given by its id, for messages."""
         if name in self._at:
             return self.table.name(self._at[name])
         return self._outside.get(name) or short(name)
@@ -83,7 +83,7 @@ class Reading:
         return name in self._at
 
     def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
-        """Add a row that only a labels file has; `place` is its file and line."""
+        """Add a row that is only in a labels file; `place` is the file and line, for messages."""
         self._outside[name] = place
         self.lines["Added rows that are in the labels file only, not in the table: "].append(place)
         self.tell("retire", name, cells=dict(cells))
@@ -91,10 +91,10 @@ class Reading:
     def tell_measurements(
         self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]
     ) -> None:
-        """Add events for all measurements of a row by target: a label if they extend the known ones, else a correction.
+        """Add events on a row: a label for targets whose `values` extend the known measurements, else a correction.
 
-        `source` is the name of a labels file, "table" (then `table` has the row's target cells), or "failed" for
-        classes that are now declared as failures.
+        `values` has all measurements by target. `source` is the name of a labels file, "table" (then the keyword
+        `table` has the row's target cells), or "failed" for classes that are now declared as failures.
         """
         row = self.memory.rows.get(name) or Row(name)
         pending, was = row.pending, {t: list(row.values.get(t, [])) for t in values}
@@ -120,7 +120,7 @@ class Reading:
             self.tell("correct", name, values=corrected, was=was, **{"from": source}, **table)
 
     def _read_columns(self) -> bool:
-        """Add an event if columns changed; return whether the identifier column changed."""
+        """Add a schema event if columns changed; return whether the identifier column changed."""
         old, new = self.memory.schema, self.table.schema
         if old is not None and old.classes != new.classes:
             kinds = [("numbers", "classes")[classes] for classes in (old.classes, new.classes)]
@@ -146,7 +146,7 @@ class Reading:
         return old.id_column != new.id_column
 
     def _move_rows(self, groups: Mapping[str, list[int]], has_other_ids: bool) -> None:
-        """Update the ids of rows whose id in the table changed."""
+        """Match known rows that left the table to new lines, and update their ids; `groups` has the lines by key."""
         has_other_columns = any(event["event"] == "schema" for event in self.events)
         schema, rows = self.table.schema, self.memory.rows
         old_keys = {key(name, schema) for name in rows}
@@ -171,7 +171,7 @@ class Reading:
             )
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
-        """Set the id of every line of the table."""
+        """Set the id of every line of the table; `groups` has the lines by key."""
         old = defaultdict(list)
         for row in self.memory.rows.values():
             old[key(row.id, self.table.schema)].append(row)
@@ -186,7 +186,7 @@ class Reading:
         self._at = {name: line for line, name in enumerate(self.ids)}
 
     def _read_row(self, name: str, line: int) -> None:
-        """Compare one row of the table, which is known or measured, with the memory."""
+        """Compare one known or measured row of the table with the memory, and add events for the differences."""
         is_new, row = name not in self.memory.rows, self.memory.rows.get(name) or Row(name)
         cells, now = self.table.cells(line), self.table.measurements[line]
         if row.gone:
@@ -218,7 +218,7 @@ class Reading:
             )
 
     def _retire_rows(self) -> None:
-        """Add events for rows that left the table; without identifiers, note new rows that may replace them."""
+        """Add events for known rows that left the table; without identifiers, note a new row that may replace one."""
         new = [e for e in self.events if e["event"] == "label" and "cells" in e]
         for row in [r for r in self.memory.rows.values() if r.is_known and not r.gone and r.id not in self._at]:
             self.tell("retire", row.id)
@@ -235,7 +235,7 @@ class Reading:
                 )
 
     def _declare_failures(self) -> None:
-        """Correct recorded classes to failures if they are now declared as failures."""
+        """Correct recorded classes to failures if `--failed` now declares these classes as failures."""
         failed = set(map(folded, self.table.schema.failed))
         for row in [row for row in self.memory.rows.values() if self.table.schema.classes and failed]:
             values = {
@@ -245,7 +245,7 @@ class Reading:
             self.tell_measurements(row.id, {t: v for t, v in values.items() if v != row.values[t]}, "failed")
 
     def sentences(self) -> list[str]:
-        """Return all notes, including those on cells of the table that differ from the memory."""
+        """Return all notes, including notes on table cells that differ from the memory."""
         used = "most frequent class" if self.table.schema.classes else "mean"
         several = f"Measured more than once; the {used} is used: "
         unlike = "The table still has the old values of corrected measurements: "
@@ -271,7 +271,7 @@ class Reading:
 
 
 def _free_ids(k: str, ids: Collection[str]) -> Iterator[str]:
-    """Yield the unused ids k, k-2, k-3, ... for identical rows."""
+    """Yield new ids for rows with the key k: k, k-2, k-3, ..., skipping the ids in `ids`."""
     for number in count(1):
         if (name := k if number == 1 else f"{k}-{number}") not in ids:
             yield name

@@ -16,11 +16,11 @@ class Sheet:
     """The parsed content of a table or labels file.
 
     Attributes:
-        file: its cells.
-        schema: the roles of its columns.
-        features: the canonical strings of its feature columns, by name.
-        measurements: one mapping per line: the values in its target cells, by target.
-        notes: sentences on how target cells were parsed.
+        file: the cells.
+        schema: the roles of the columns.
+        features: the canonical strings of each feature column, by column name.
+        measurements: for each line, the measured values by target.
+        notes: sentences for the user on how target cells were parsed.
     """
 
     def __init__(self, file: Cells, schema: Schema):
@@ -33,7 +33,7 @@ class Sheet:
         self.notes = [note for name in names if (note := marks(file, name, schema.keep_na, failed))]
 
     def cells(self, line: int) -> dict[str, str]:
-        """Return the features of a line."""
+        """Return the canonical features of a line, by column."""
         return {name: column[line] for name, column in self.features.items()}
 
 
@@ -41,7 +41,7 @@ class Table(Sheet):
     """A table with all columns of a schema.
 
     Attributes:
-        keys: the identifier of every row, or the fingerprint of its features, which identical rows share.
+        keys: the identifier of each row, or else the fingerprint of its features (equal for identical rows).
     """
 
     def __init__(self, file: Cells, schema: Schema):
@@ -56,7 +56,7 @@ class Table(Sheet):
             self.keys = [fingerprint(self.cells(line)) for line in range(len(file.lines))]
 
     def name(self, row: int) -> str:
-        """Return a row's name for messages."""
+        """Return the description of a row for messages: its line, and its identifier if there is one."""
         line = f"{self.file.unit} {self.file.lines[row]}"
         return f"{shown(self.keys[row])} ({line})" if self.schema.id_column else line
 
@@ -75,7 +75,7 @@ class Table(Sheet):
 
 
 def identifiers(column: Sequence[object]) -> list[str]:
-    """Return identifiers as strings: text stripped, numbers in canonical form, "" for an empty cell."""
+    """Return identifiers as strings: strings are stripped, numbers become canonical, an empty cell is ""."""
     return [stripped(cell) if isinstance(cell, str) else canonical(cell) for cell in column]
 
 
@@ -103,5 +103,5 @@ def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[di
 
 
 def key(name: str, schema: Schema) -> str:
-    """Return the part of an id that identical rows share."""
+    """Return an id without the suffix -2, -3, ... that distinguishes identical rows."""
     return name if schema.id_column else name[:FINGERPRINT]

@@ -1,4 +1,4 @@
-"""Foundations: shapes, random numbers, trees, linear algebra, errors, files. They import no other part of explore.
+"""Foundations, which import no other part of explore: shapes, random numbers, trees, linear algebra, errors, files.
 
-Start with `shapes` (the letters of all axes), `rng` (named random streams) and `errors` (messages for users).
+Start with `shapes` (letters that name the axes), `rng` (named random streams) and `errors` (messages for users).
 """

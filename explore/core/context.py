@@ -1,4 +1,4 @@
-"""Execution settings of a thread: the only global state. Results depend on them only in the last digits."""
+"""Execution settings of a thread, the only global state. Except for `World.parts`, they change only rounding errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Number = float | Tensor
 
 
 class World(NamedTuple):
-    """The number of shards that each batch is split into, and those that this process computes."""
+    """The number of shards of each batch (`parts`); this process computes `held` shards, starting at `first`."""
 
     parts: int = 1
     first: int = 0
@@ -33,7 +33,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Execution:
-    """Execution settings."""
+    """The execution settings of a thread: shards of batches, and the recording of updates."""
 
     world: World = World()
     record: bool | None = None  # whether updates are recorded and replayed; None: where that is always faster
@@ -46,18 +46,18 @@ _execution: ContextVar[Execution] = ContextVar("execution", default=Execution())
 
 
 def execution() -> Execution:
-    """Return this thread's settings."""
+    """Return the execution settings of the current thread."""
     return _execution.get()
 
 
 def execute(**changes: Any) -> None:
-    """Change this thread's settings."""
+    """Change execution settings of the current thread."""
     _execution.set(replace(_execution.get(), **changes))
 
 
 @contextmanager
 def executing(**changes: Any) -> Iterator[None]:
-    """Change this thread's settings within a `with` block."""
+    """Change execution settings of the current thread within a `with` block."""
     token = _execution.set(replace(_execution.get(), **changes))
     try:
         yield
@@ -73,6 +73,6 @@ class Turn(NamedTuple):
 
 
 def numbers(turn: Turn) -> tuple[Number, ...]:
-    """Return the numbers of the turn; within a recorded update, the tensors that it reads instead."""
+    """Return `turn.numbers`; inside a recorded update, return tensors that are refilled before each replay."""
     dials = execution().dials
     return turn.numbers if dials is None else tuple(dials[: len(turn.numbers)])

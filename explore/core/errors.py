@@ -35,7 +35,7 @@ MOST = 0.5  # above this share of the curvature, the initial value outweighs the
 
 
 def curvature_note(shares: Sequence[float]) -> str:
-    """Describe the fits whose `initial_curvature_share` is above one half; "" if there are none."""
+    """Return a warning about fits whose `initial_curvature_share`, in `shares`, is above 0.5; "" if there are none."""
     high = [share for share in shares if share > MOST]
     if not high:
         return ""
@@ -67,7 +67,7 @@ def printable(text: object) -> str:
 
 
 def listed(names: Iterable[object], most: int = 60) -> str:
-    """Join names with commas; after the first `most`, only say how many more there are."""
+    """Join the first `most` names with commas, and say how many more there are."""
     texts = [text if len(text) <= 80 and text.isprintable() else shown(text) for text in map(str, names)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
@@ -78,7 +78,7 @@ def counted(count: int, noun: str, be: bool = False) -> str:
 
 
 def raised(error: Exception) -> str:
-    """Format an exception: its message and, if user code is in the traceback, its type and the last such line."""
+    """Format an exception: its message and, if user code was involved, its type and the last line of user code."""
     message = textwrap.shorten(str(error), 300, placeholder="...")
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {message}"  # the message has the line
@@ -92,7 +92,7 @@ def raised(error: Exception) -> str:
 
 
 def one_of(kind: str, name: str, allowed: Iterable[object], more: str = "") -> InputError:
-    """Return the error for a name that is not among the allowed ones; `more` is added to the message."""
+    """Return the InputError for a name that is not in `allowed`; `more` is appended to the message."""
     names = listed(sorted(map(str, allowed))) or "none"
     return InputError(f"unknown {kind} {shown(name)}; allowed: {names}{more}")
 
@@ -118,7 +118,7 @@ def check_count(name: str, value: Any) -> None:
 def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
     """Raise InputError if a field of a dataclass has the wrong type, or a number outside its range.
 
-    `ranges` maps field names to intervals; the default is (0, inf).
+    `ranges` maps names of numeric fields to intervals, such as "[0, 1)"; the default is "(0, inf)".
     """
     hints = get_type_hints(type(record))
     for f in fields(record):
@@ -135,7 +135,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 class Checked:
     """A base class for dataclasses that check their fields on creation.
 
-    `ranges` is that of `check_fields`; a subclass adds to those of its bases.
+    `ranges` is the argument of `check_fields`. The `ranges` of a subclass are added to the `ranges` of its bases.
     """
 
     ranges: ClassVar[dict[str, str]] = {}
@@ -146,7 +146,7 @@ class Checked:
 
 
 def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise InputError if a recorded setting of a plug-in is unknown or has the wrong type."""
+    """Raise InputError if a setting of the plug-in `name` is not in `types` (setting -> type) or has the wrong type."""
     for key, value in settings.items():
         if key not in types:
             raise one_of(f"setting of {name}", key, types)
@@ -155,7 +155,7 @@ def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, A
 
 
 def fits(hint: Any, value: object) -> bool:
-    """Return whether a value has the type `hint`; always true for types that cannot be written as text."""
+    """Return whether a value has the type `hint`; true for a type that users cannot write as text, such as a class."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return any(fits(option, value) for option in arguments)
@@ -168,7 +168,7 @@ def fits(hint: Any, value: object) -> bool:
 
 
 def describe(hint: Any, several: str = "a comma-separated list") -> str:
-    """Describe a type for a message; `several` is the word for a tuple, such as "a tuple"."""
+    """Describe a type for a message, e.g. "a number"; `several` is the phrase for a tuple, e.g. "a tuple"."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return " or ".join(describe(a, several) for a in arguments)
@@ -182,7 +182,7 @@ def describe(hint: Any, several: str = "a comma-separated list") -> str:
 
 
 def extreme(column: int | str, low: float, high: float) -> InputError:
-    """Return the error for a column (a name, or an index from 0) whose range is too extreme to standardise."""
+    """Return the InputError for a column (a name, or an index from 0) whose range is too extreme to standardise."""
     name = shown(column) if isinstance(column, str) else column + 1
     return InputError(
         f"column {name} ranges from {low:.3g} to {high:.3g}, too extreme to standardise; rescale it so that its "

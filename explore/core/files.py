@@ -1,4 +1,4 @@
-"""Files of tensors and plain values, written atomically and with a checksum; and locks.
+"""Files of tensors and plain values, written atomically and with a checksum; locks on folders.
 
 A file is a `torch.save` archive whose zip comment, the last bytes, is the SHA-256 of all bytes before it.
 """
@@ -27,7 +27,7 @@ END = b"PK\x05\x06"  # starts the last record of a zip archive: 22 bytes that en
 
 
 def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> None:
-    """Write `content` with its kind, format version and run id; `torch.load(weights_only=True)` must accept it."""
+    """Write `content`, kind, format version and run id; `torch.load(weights_only=True)` must accept `content`."""
     import torch  # takes seconds, which code that only reads text should not pay
 
     buffer = io.BytesIO()  # torch's own writer hides the system's message about a full disk
@@ -40,7 +40,7 @@ def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> Non
 
 
 def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
-    """Read a file written by `save`. Raise InputError if it is damaged or has a different kind, version or run."""
+    """Return the content of a file from `save`; raise InputError if the file is damaged or not as expected."""
     import torch
 
     try:
@@ -75,7 +75,7 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
 
 
 def check_run(path: Path, actual: str, run: str) -> None:
-    """Raise InputError if a file belongs to a different run than its folder; earlier versions wrote the id ""."""
+    """Raise InputError if the run id in a file (`actual`, "" in old files) is not the run id of its folder (`run`)."""
     if actual != run:
         ids = [f"run {name}" if name else "a run without an id" for name in (actual, run)]
         raise InputError(f"{path} was written by {ids[0]}, its folder by {ids[1]}; restore the folder's file")
@@ -104,12 +104,12 @@ def check(path: Path, expected: str) -> None:
 
 
 def damaged(path: Path) -> InputError:
-    """Return the error for a file whose bytes have changed."""
+    """Return the InputError for a file whose checksum is wrong."""
     return InputError(f"{path} is damaged: its checksum has changed since it was written")
 
 
 def older(path: Path) -> InputError:
-    """Return the error for a file in an old format that is no longer supported."""
+    """Return the InputError for a file in an old format that is no longer supported."""
     return InputError(f"{path} was written by an older version of explore; continue with that version, or start over")
 
 
@@ -131,7 +131,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def lock(folder: Path) -> BaseFileLock:
-    """Lock a folder for writing, until the lock is released or the process ends."""
+    """Lock a folder for writing until the lock is released or the process ends; raise InputError if already locked."""
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)

@@ -3,7 +3,7 @@
     H_1 = 1,   H_2D = [[H_D, H_D], [H_D, -H_D]]              entries +-1; orthonormal after division by sqrt(D)
 
 H is symmetric, so the gradient of the transform is the transform of the gradient. As H_ab = H_a (x) H_b, a long
-transform consists of a few small dense ones, each a matrix product along one axis of the reshaped vector.
+transform is computed by a few small matrix products, each along one axis of the reshaped vector.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHUNK = 2**17  # numbers that a CPU transforms at a time, so that intermediate r
 
 
 def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
-    """Transform the last axis of x [..., D], D a power of two, in natural (Hadamard, not sequency) order."""
+    """Transform the last axis of x [..., D] in natural (Hadamard, not sequency) order; D must be a power of two."""
     if not x.is_floating_point():
         raise InputError(f"the Walsh-Hadamard transform needs floating-point numbers; got {x.dtype}")
     d = x.shape[-1] if x.dim() else 0
@@ -62,7 +62,7 @@ def _transform(x: Tensor, orthonormal: bool) -> Tensor:
 
 
 def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
-    """Apply one matrix product per Kronecker factor."""
+    """Transform x by one matrix product per Kronecker factor of H."""
     d = x.shape[-1]
     if d <= DENSE:
         return x.contiguous() @ _matrix(d, orthonormal, x.dtype, x.device)
@@ -83,7 +83,7 @@ def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
 
 
 def _fht_cpu(x: Tensor, orthonormal: bool) -> Tensor:
-    """Transform with the package fht-cpu, called through NumPy, which has the least overhead."""
+    """Transform x with the package fht-cpu. Its NumPy interface has the least overhead."""
     from fht_cpu import fht
 
     d = x.shape[-1]

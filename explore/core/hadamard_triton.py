@@ -27,14 +27,14 @@ def _butterflies(  # type: ignore[no-untyped-def]
 
 
 def fits(x: Tensor) -> bool:
-    """Return whether a row is short enough for the shared memory of a program, in which it is permuted."""
+    """Return whether a row of x fits into the registers and the shared memory of one Triton program."""
     d, card = x.shape[-1], torch.cuda.get_device_properties(x.device)
     room: int = getattr(card, "shared_memory_per_block_optin", SHARED)
     return d <= LONGEST and d * max(x.element_size(), 4) < room  # Triton may pad it
 
 
 def transform(x: Tensor, orthonormal: bool) -> Tensor:
-    """Transform each row of a contiguous x [N, D] that `fits`; return [N, D]."""
+    """Return the transform of each row of x [N, D]; x must be contiguous and satisfy `fits`."""
     n, d = x.shape
     y = torch.empty_like(x)
     rows = max(1, TILE // d)

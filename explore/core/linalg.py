@@ -22,9 +22,9 @@ NARROW = 16  # columns; a batched product with fewer leaves most of the processo
 
 
 def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """Return L^-1 for matrix = L L^T, and whether each succeeded; on failure, L^-1 is the identity.
+    """Return L^-1 for matrix = L L^T, and whether each factorisation succeeded; on failure, L^-1 is the identity.
 
-    If a matrix is not positive definite, growing multiples of its mean diagonal are added to the diagonal.
+    If a matrix is not positive definite, increasing jitter is tried: multiples of its mean diagonal entry.
     """
     if tree.unseen(matrix):  # all at once: finding out which matrices need it would synchronise with a device
         return _raised_root(matrix)
@@ -58,10 +58,10 @@ def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
 def eigh(
     matrix: Float[Tensor, "*N n n"],
 ) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and whether each succeeded.
+    """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and whether each decomposition succeeded.
 
-    A matrix with a NaN, or for which the solver does not converge, is replaced by the identity; `torch.linalg.eigh`
-    would raise an error for the whole batch.
+    A matrix with NaN or infinite entries, or for which the solver does not converge, is replaced by the identity.
+    `torch.linalg.eigh` would raise an error for the whole batch.
     """
     ok = matrix.isfinite().flatten(-2).all(-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -79,7 +79,7 @@ def eigh(
 
 
 def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
-    """Return orthonormal columns with the span of y; for batches on a GPU, by two passes of Cholesky QR."""
+    """Return an orthonormal basis of the columns of each matrix in y; batches on a GPU use CholeskyQR2, not QR."""
     if len(y) == 1 or not tree.unseen(y):
         return torch.linalg.qr(y)[0]
     y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # so that squares are finite
@@ -101,17 +101,17 @@ def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def held(like: Tensor) -> int:
-    """Return the size limit of an intermediate on this tensor's device; small chunks would leave a GPU idle."""
+    """Return the largest allowed number of elements of an intermediate result on the device of `like`."""
     return HELD if like.is_cpu else HELD_ON_DEVICE
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the tensors; a single tensor is returned as it is."""
+    """Return the sum of the tensors; a single tensor is returned without a copy."""
     return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
 
 
 def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
-    """Return x + step * direction / per (None: undivided); step is a number, a scalar tensor or one per replica."""
+    """Return x + step * direction / per (no division if None); step is a number, a scalar tensor or one per replica."""
     if isinstance(step, Tensor):
         steps = cast(Tensor, over(step, x))
         return torch.addcmul(x, direction, steps) if per is None else torch.addcdiv(x, steps * direction, per)
@@ -134,7 +134,7 @@ def averaged(
 
 
 def over(values: float | Tensor, like: Tensor) -> float | Tensor:
-    """Reshape one value per replica to broadcast with `like` [R, ...], in its dtype; return a plain number as it is."""
+    """Reshape values [R] to broadcast with `like` [R, ...] in the dtype of `like`; return a plain number unchanged."""
     if not isinstance(values, Tensor):
         return values
     return values.to(like) if values.dim() == like.dim() else values.to(like).view(-1, *[1] * (like.dim() - 1))
@@ -143,7 +143,7 @@ def over(values: float | Tensor, like: Tensor) -> float | Tensor:
 def product(
     a: Float[Tensor, "N I J"], b: Float[Tensor, "N J O"], plus: Float[Tensor, "N 1 O"] | None = None
 ) -> Float[Tensor, "N I O"]:
-    """Return the batched product a b (+ plus); if b is narrow, as (b^T a^T)^T, which is several times as fast."""
+    """Return the batched product a b (+ plus); if b has few columns, compute (b^T a^T)^T, which is much faster."""
     turn = b.shape[2] < NARROW <= a.shape[1]
     if turn:
         a, b, plus = b.mT, a.mT, None if plus is None else plus.mT
@@ -152,7 +152,7 @@ def product(
 
 
 def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], upper: bool) -> Float[Tensor, "N I O"]:
-    """Multiply x by a lower or upper triangular matrix; large matrices in blocks that skip most zeros."""
+    """Multiply x by lower or upper triangular matrices; large products are computed in blocks that skip most zeros."""
     n = x.shape[1]
     if n < WIDE:
         return product(triangle, x)
@@ -162,5 +162,5 @@ def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], 
 
 
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:
-    """Multiply each row by the matrix of its replica; like an einsum, with a third of its small operations."""
+    """Multiply each row by the matrix of its replica; einsum would need three times as many small operations."""
     return product(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])

@@ -25,7 +25,7 @@ def cores() -> int:
 
 
 def devices() -> list[str]:
-    """Return the names of the devices on which computations can run."""
+    """Return the names of the available devices, such as "cpu", "cuda" and "cuda:0"."""
     import torch  # noqa: PLC0415 - listing plug-ins needs no torch
 
     count = torch.cuda.device_count()

@@ -1,4 +1,4 @@
-"""Old names of modules, which can still be imported for one release, with a warning."""
+"""Old names of moved modules, which can still be imported for one release, with a warning."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MOVED |= {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items
 
 
 class Moved(MetaPathFinder, Loader):
-    """An import hook that loads an old name as an empty module, which looks up its attributes in the new module."""
+    """An import hook that loads an old name as an empty module, whose attributes are looked up in the new module."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         new = new_name(fullname)
@@ -83,7 +83,7 @@ class Moved(MetaPathFinder, Loader):
 
 
 def new_name(old: str) -> str:
-    """Return the new name of a module that moved, alone or with its folder; "" if it did not move."""
+    """Return the new name of a module that moved by itself or with its package; "" if the module did not move."""
     name = old.removeprefix("explore.")
     folder, _, inner = name.partition(".")
     if name in MOVED:
@@ -105,6 +105,6 @@ def attributes(old: str, new: str) -> Callable[[str], Any]:
 
 
 def install() -> None:
-    """Append the finder of moved modules to `sys.meta_path`."""
+    """Append the import hook `Moved` to `sys.meta_path`, unless it is already there."""
     if not any(isinstance(finder, Moved) for finder in sys.meta_path):
         sys.meta_path.append(Moved())

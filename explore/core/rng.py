@@ -1,7 +1,7 @@
-"""Random numbers: named streams derived from one root seed; the only place that specifies a device or a dtype.
+"""Random numbers: named streams derived from one root seed; the only module that sets a device or a dtype.
 
-Every consumer uses a separate stream, `rng.stream("fit", round)`. So a new draw in one place changes no other draws,
-and an interrupted run can resume without a saved generator state.
+Every consumer uses a separate stream, e.g. `rng.stream("fit", round)`. So a new draw in one place changes no other
+draws, and an interrupted run can resume without a saved generator state.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Rng:
         return Rng(self.seed, self.device, self.dtype, self.arms, (STREAMS.index(name), *index))
 
     def in_arms(self, arms: int) -> Rng:
-        """Return the same stream from its start, with this number of arms."""
+        """Return a copy of this stream, reset to its start, with this number of arms."""
         return Rng(self.seed, self.device, self.dtype, arms, self._key)
 
     def shard(self, *index: int) -> Rng:
-        """Return a new stream for one part of the task that uses this stream."""
+        """Return a new stream for one part of a task; it depends on this stream and `index`, not on past draws."""
         return Rng(self.seed, self.device, self.dtype, self.arms, (*self._key, *index))
 
     def normal(self, *shape: int) -> Float[Tensor, "..."]:
@@ -80,7 +80,7 @@ class Rng:
         return self.draw(torch.rand, shape)
 
     def gamma(self, concentration: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Draw Gamma(concentration >= 1, rate 1): the first accepted of 6 proposals (Marsaglia and Tsang 2000)."""
+        """Draw from Gamma(concentration >= 1, rate 1): the first accepted of 6 proposals (Marsaglia and Tsang 2000)."""
         if self.arms == 1 and not concentration.is_cpu:  # one launch; several arms need the same proposals
             return torch._standard_gamma(concentration, self.generator).clamp_min(1e-30)
         d = (concentration - 1 / 3).unsqueeze(-1)
@@ -104,7 +104,7 @@ class Rng:
         return t.to(self.dtype) if t.is_floating_point() else t
 
     def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
-        """Draw numbers of this shape with a torch function; all arms get the same numbers."""
+        """Draw numbers of this shape with the torch function `kind`; all arms get the same numbers."""
         first = shape[0] // self.arms
         if first * self.arms != shape[0]:
             raise ValueError(f"{shape[0]} replicas cannot be split into {self.arms} equal arms")

@@ -37,22 +37,22 @@ Info = dict[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """Training examples; each replica has its own."""
+    """A batch of training examples; each replica has a different batch."""
 
     x: Float[Tensor, "R B ..."]  # images keep their axes
     y: Tensor  # [R, B, O] real targets, or [R, B] class indices
 
 
 class Taps:
-    """Inputs a and output gradients g of one layer; optional callables compute products of them faster.
+    """Inputs a of one layer and gradients g for its pre-activations; optional callables speed up products of a and g.
 
     Args:
-        inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 if all samples have the same inputs. Or a function that
-            returns them for a slice of examples: convolution patches are large, so each access recomputes them.
+        inputs: a, [R, S, B, T, I], with the constant 1 last; S is 1 if all samples have the same inputs. Or a function
+            that maps a slice of examples to a: convolution patches are large, so each access recomputes them.
         grads: g = d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
         weight_gradient: computes `gradients()` from (grads, True), and their sum over samples, [R, 1, I, O], from
             (grads, False).
-        second_moment: computes the E[a a^T] of `average_inputs`.
+        second_moment: computes E[a a^T], [R, I, I], for `average_inputs`.
         example_gradients: computes the sum over positions of a g^T for each example, [R, B, I, O], if S = 1.
         mean_inputs: computes `mean_inputs()`.
     """
@@ -76,17 +76,17 @@ class Taps:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """I and O of the layer."""
+        """The sizes (I, O) of the layer."""
         return self.part(slice(1)).inputs.shape[4], self.grads.shape[4]
 
     def gradients(self) -> Float[Tensor, "R S I O"]:
-        """Return the sum over examples and positions of a g^T, for each sample."""
+        """Return the sum of a g^T over examples and positions, for each sample."""
         if self._weight_gradient:
             return self._weight_gradient(self.grads, True)
         return torch.einsum("rsbti,rsbto->rsio", self.inputs, self.grads)
 
     def gradient(self) -> Float[Tensor, "R I O"]:
-        """Return the sum over samples, examples and positions of a g^T."""
+        """Return the sum of a g^T over samples, examples and positions."""
         if self._weight_gradient:
             return self._weight_gradient(self.grads, False).squeeze(1)
         a, g = self.inputs, self.grads
@@ -95,7 +95,7 @@ class Taps:
         return product(a.flatten(1, 3).mT, g.flatten(1, 3))
 
     def average_inputs(self, old: Float[Tensor, "R I I"], rate: float | Tensor) -> Float[Tensor, "R I I"]:
-        """Return (1 - rate) old + rate E[a a^T]: a sum over positions, a mean over samples and examples."""
+        """Return (1 - rate) old + rate E[a a^T], where E sums over positions and averages over samples and examples."""
         if self.second_moment:
             return over(1 - rate, old) * old + over(rate, old) * self.second_moment()
         a = self.inputs
@@ -108,7 +108,7 @@ class Taps:
         return self._mean_inputs() if self._mean_inputs else self.inputs.mean(3)
 
     def part(self, examples: slice) -> Taps:
-        """Return the taps of some examples; only the patches of these are computed."""
+        """Return the taps of a slice of examples; patches are computed for these examples only."""
         inputs = self._inputs
         return Taps(
             inputs[:, :, examples] if isinstance(inputs, Tensor) else inputs(examples), self.grads[:, :, examples]
@@ -123,7 +123,7 @@ class NormTaps(NamedTuple):
 
 
 class LayerTaps(tuple[Taps, ...]):
-    """The taps of all layers and, after a pass in training mode, of the batch-norm layers."""
+    """The taps of all weight layers; after a pass in training mode, `norms` has the taps of all batch-norm layers."""
 
     norms: tuple[NormTaps, ...] = ()
 
@@ -134,7 +134,7 @@ def flatten(weights: Sequence[Tensor]) -> Tensor:
 
 
 def unflatten(vector: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
-    """Invert `flatten` for layers of the given (I, O): [..., W] -> a tuple of [..., I, O]."""
+    """Invert `flatten`, for the (I, O) of each layer in `shapes`: [..., W] -> a tuple of [..., I, O]."""
     parts = vector.split([i * o for i, o in shapes], -1)
     return tuple(p.unflatten(-1, s) for p, s in zip(parts, shapes, strict=True))
 

@@ -1,6 +1,7 @@
 """Space-filling points: farthest-first traversal (Gonzalez 1985), a 2-approximation of the k-centre problem.
 
-The first point is the one nearest to the mean. Each next point is the one farthest from its nearest chosen point.
+If no points are taken, the first is the one nearest to the mean. Each next point is the one
+farthest from its nearest taken or chosen point.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ def farthest_first(
 ) -> tuple[list[int], list[float]]:
     """Choose k candidate rows far from each other and from the rows in `taken`, by standardised features.
 
-    Return the rows, and the distance of each to the nearest row taken or chosen before: the root mean square over
-    features, in standard deviations. It is inf if there is none. Ties go to the first candidate.
+    Return the rows, and the distance of each to the nearest row taken or chosen before (inf without such a row): the
+    root mean square over features, in standard deviations. Ties go to the first candidate.
     """
     z = standardised(x)
     free = np.asarray(candidates, np.int64)
@@ -45,7 +46,7 @@ def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
 
 
 def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
-    """Return the distance of each row to the nearest centre, defined as in `farthest_first`."""
+    """Return the distance of each row in `rows` to the nearest row in `centres`, defined as in `farthest_first`."""
     return np.sqrt(_squares_to_nearest(z, np.asarray(rows, np.int64), centres))
 
 
@@ -57,7 +58,7 @@ def _squares_to_nearest(z: np.ndarray, rows: np.ndarray, centres: Sequence[int])
 
 
 def _squares(z: np.ndarray, rows: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Return the mean squared difference of each row from a centre, computed in chunks of rows."""
+    """Return the squared difference of each row from `centre`, averaged over features; computed in chunks of rows."""
     size = max(1, MOST // max(1, z.shape[1]))
     parts = [np.square(z[rows[i : i + size]] - centre).mean(1) for i in range(0, len(rows), size)]
     return np.concatenate(parts) if parts else np.empty(0)

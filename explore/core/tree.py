@@ -51,12 +51,12 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
-    """Flatten a tree into a dict path -> tensor for `torch.save`; clones, as views would save all their storage."""
+    """Return a dict path -> tensor for `torch.save`. Clones all tensors, as saving a view saves its whole storage."""
     return {path: leaf.detach().clone() for path, leaf in leaves(tree)}
 
 
 def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
-    """Return saved values as a tree like `like`; raise InputError if paths or tensor shapes differ."""
+    """Return a tree like `like` with the `saved` values; raise InputError if paths or tensor shapes differ."""
     expected = dict(leaves(like))
     if expected.keys() != saved.keys():
         keys = sorted(expected.keys() ^ saved.keys())
@@ -75,7 +75,7 @@ def part(tree: Tree, replicas: slice | Tensor) -> Tree:
 
 
 def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
-    """Return `new` for `alive` replicas [R], `old` for the others; leaves without a replica axis come from `new`."""
+    """Return `new` where `alive` [R] is true and `old` elsewhere; leaves without a replica axis come from `new`."""
     if known_all_true(alive):
         return new
     before = dict(leaves(old))
@@ -95,12 +95,12 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
 
 
 def bundled(tensors: Sequence[Tensor]) -> bool:
-    """Return whether one operation on the concatenated tensors is faster than one on each: if small and on a device."""
+    """Return whether concatenating makes an operation faster: if there are several small tensors on a GPU."""
     return not tensors[0].is_cpu and len(tensors) > 2 and sum(t.numel() for t in tensors) <= SMALL
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor:
-    """Flatten and concatenate tensors [R, ...] of one dtype to [R, numbers]."""
+    """Flatten tensors [R, ...] of one dtype to [R, n] and concatenate them along n."""
     return torch.cat([t.reshape(len(t), -1) for t in tensors], 1)
 
 
@@ -115,7 +115,7 @@ def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
 
 
 def known_all_true(flags: Tensor) -> bool:
-    """Return whether all flags are known to be true without a device synchronisation."""
+    """Return whether all flags are true; False if the host must not read the flags, True if a recording assumes so."""
     assumed = execution().assumed
     if assumed is not None:
         assumed.append(flags.all())
@@ -124,5 +124,5 @@ def known_all_true(flags: Tensor) -> bool:
 
 
 def unseen(t: Tensor) -> bool:
-    """Return whether the host must not read the values of a tensor."""
+    """Return whether the host must not read a tensor: it is on a device, or `host_reads` is off."""
     return not execution().host_reads or t.device.type != "cpu"

@@ -18,8 +18,8 @@ from explore.data.table import map_parquet as map_parquet
 def load(name: str, folder: Path | None = None) -> Dataset:
     """Load a benchmark data set by its name in `explore list datasets`.
 
-    The set is read from `folder` (by default, EXPLORE_DATA_DIR), from a file such as `uci/yacht.txt.gz` or
-    `libsvm/australian_scale.txt.gz`. If the file is missing, it is downloaded once into the user's cache.
+    The set is read from a file in `folder` (default: the environment variable EXPLORE_DATA_DIR), such as
+    `uci/yacht.txt.gz` or `libsvm/australian_scale.txt.gz`. A missing file is downloaded once into the user's cache.
 
     Raises:
         InputError: for an unknown name, a missing folder, a modified file, or a failed download.

@@ -53,7 +53,7 @@ def uci_splits(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the k standard splits of the UCI regression sets, as (train, test) indices.
 
-    With `validation` > 0, return the last `validation` share of each training part in place of the test part.
+    With `validation` > 0, the last `validation` share of each training part replaces the test part.
     """
     size = round(fraction * n)
     if k < 1 or not 0 < size < n:

@@ -25,7 +25,7 @@ EMPTY = "empty cell"
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A column that is left out, so it has no features."""
+    """A column that is not used, so it has no features; `why` is the reason."""
 
     name: str
     why: str
@@ -47,7 +47,7 @@ class Quantity:
 
     @property
     def kind(self) -> str:
-        """The type of the cells: "date", "truth value" or "number"."""
+        """The type of the cells: "date", "truth value" (Boolean) or "number"."""
         return "date" if self.form else "truth value" if self.words else "number"
 
     @property
@@ -58,7 +58,7 @@ class Quantity:
         return (values, f"{self.name} = {MISSING}") if self.gaps else (values,)
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """Return the features [N, columns], and notes on imputed or new values; raise InputError for invalid cells."""
+        """Return the features [N, columns], and notes on imputed and unseen values. Invalid cells raise InputError."""
         column = cells.columns[self.name]
         values, odd = self._read(column, cells.decimal)
         if len(odd):
@@ -111,7 +111,7 @@ class Category:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features, one per group."""
+        """Names of the one-hot features, one per group in `groups`."""
         return tuple(f"{self.name} = {level}" for level in self.groups)
 
     @property
@@ -121,7 +121,7 @@ class Category:
 
     @property
     def by_number(self) -> dict[Any, str]:
-        """Levels by numeric value, if that is unique: a spreadsheet turns 007 into 7, and 1E2 into 100."""
+        """Levels by numeric value, where it is unique: a spreadsheet may have turned 007 into 7, or 1E2 into 100."""
         numbers = {name: texts.exact(name) for name in (*self.levels, *self.rare)}
         counts = Counter(numbers.values())
         return {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
@@ -158,7 +158,7 @@ KINDS: dict[str, type[Column]] = {
 
 
 def level(cell: str, decimal: str = ".") -> str:
-    """Return the name of a category: the cell itself, except that 7.0 (as in data frames) becomes 7."""
+    """Return the category name of a cell: the cell itself, except that 7.0 (as in data frames) becomes 7."""
     if texts.number(cell, decimal) is None:
         return cell
     plain = texts.pointed(cell, decimal).replace("\u2212", "-")
@@ -168,7 +168,7 @@ def level(cell: str, decimal: str = ".") -> str:
 def _note(
     column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, words: tuple[str, str, str]
 ) -> list[str]:
-    """Describe the cells of the rows in a mask, bool [N]; `words` are a verb, a noun, and the end of the sentence."""
+    """Return a note on the cells that mask `rows`, bool [N], selects; `words`: verb, noun, end of the sentence."""
     verb, noun, effect = words
     places, texts = np.flatnonzero(rows).tolist(), cells.columns[column.name]
     if not places:
@@ -200,7 +200,7 @@ class Schema:
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, cells: Cells) -> Matrix:
-        """Compute the features of a table, which needs the same columns (in any order) with the same types of cells."""
+        """Compute the features of a table. Its columns may be in any order, but must have the types in the schema."""
         used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
@@ -212,7 +212,7 @@ class Schema:
         return Matrix(x, self.features, tuple(notes))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as JSON values."""
+        """Return the schema as JSON-compatible values."""
         return {"columns": [{"kind": column.kind} | asdict(column) for column in self.columns]}
 
     @staticmethod

@@ -25,22 +25,22 @@ PACKED = (*STREAMS, ".zip")
 
 
 def most_of(size: int, limit: float = math.inf) -> int:
-    """Return how many bytes a file of `size` bytes may unpack to; never more than `limit`."""
+    """Return the number of bytes that a packed file of `size` bytes may unpack to, at most `limit`."""
     return int(min(limit, max(FREE, RATIO * size)))
 
 
 def check_size(needed: int, most: int, name: object) -> None:
-    """Raise InputError if a file would unpack to more than `most` bytes."""
+    """Raise InputError if `needed`, the unpacked size of the file `name` in bytes, exceeds `most`."""
     if needed > most:
         raise InputError(f"{name} unpacks to more than {most // MIB} MiB, the limit for its size")
 
 
 def read(path: Path, limit: int = LIMIT) -> bytes:
-    """Read a regular file, and unpack it if its name has a suffix in PACKED.
+    """Read a regular file, and unpack it (to at most `limit` bytes) if its suffix is .gz, .bz2, .xz or .zip.
 
     Raises:
-        InputError: if it is damaged, too large, not a regular file, or an archive of several files.
-        OSError: if it cannot be read.
+        InputError: if the file is damaged, too large, not a regular file, or an archive of several files.
+        OSError: if the file cannot be read.
     """
     files.check_regular(path)
     content, kind = path.read_bytes(), path.suffix.lower()
@@ -60,7 +60,7 @@ def read(path: Path, limit: int = LIMIT) -> bytes:
 
 
 def member(content: bytes, most: int, path: object, wanted: str | None = None) -> bytes:
-    """Read the file named `wanted`, in any folder of a zip archive; None: the only file in the archive."""
+    """Unpack the file named `wanted` from any folder of the zip archive `content`; None: the archive's only file."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist() if not entry.is_dir()}
         # macOS adds an attribute file for every file.
@@ -80,7 +80,7 @@ def check_workbook(content: bytes, name: object = "it", limit: int = LIMIT) -> N
 
 
 def arrays(path: Path, keys: Collection[str] | None = None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Read arrays `keys` (None: all) of an .npz file, without unpickling; also return the names of other arrays."""
+    """Read the arrays in `keys` (None: all) of an .npz file, without pickle; also return the other arrays' names."""
     files.check_regular(path)
     try:
         content = path.read_bytes()
@@ -97,6 +97,6 @@ def arrays(path: Path, keys: Collection[str] | None = None) -> tuple[dict[str, n
 
 
 def reason(error: Exception) -> str:
-    """Return the message of an exception, on one line of at most 200 characters."""
+    """Return the message of an exception, shortened to one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 and text.isprintable() else shown(text, 200)

@@ -52,7 +52,7 @@ class Cells(NamedTuple):
 
     @property
     def listing(self) -> str:
-        """The column names and other sheets, for messages."""
+        """The column names, and the sheets that were not read, for messages."""
         return f"its columns: {listed(self.columns)}{other_sheets(self.sheets)}"
 
     def where(self, row: int, column: str) -> str:
@@ -61,19 +61,19 @@ class Cells(NamedTuple):
 
 
 def other_sheets(sheets: Sequence[str]) -> str:
-    """Return a remark that only the first of `sheets` was read; "" if there is only one."""
+    """Return a remark that only the first of `sheets` was read; "" if there is only one sheet."""
     if len(sheets) < 2:
         return ""
     return f" (sheet {shown(sheets[0])} was read; --sheet reads another: {listed(map(shown, sheets[1:]), 20)})"
 
 
 def called(name: str) -> str:
-    """Strip a name and normalise it to NFC: "ü" may be one character or, as on macOS, two."""
+    """Strip a name and normalise it to Unicode NFC, because "ü" may be one character or two (as on macOS)."""
     return unicodedata.normalize("NFC", name).strip()
 
 
 def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Normalise column names, which must be distinct; name unnamed columns by position, with a note."""
+    """Return normalised column names, which must be distinct, and a note on unnamed columns, named by position."""
     stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank. It must name the columns")
@@ -85,7 +85,7 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
 
 
 def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
-    """Build columns from (line, cells) rows, the header first; raise InputError if they far exceed `size` bytes."""
+    """Build `Cells` from (line, cells) rows, header first; raise InputError if the result far exceeds `size` bytes."""
     header, notes = named(path, next(rows, (1, [""]))[1])
     lines, filled = [], []
     for line, cells in rows:
@@ -107,7 +107,7 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     """Parse the bytes of a text file with a header; notes describe everything that `load_csv` does not accept.
 
-    The text is UTF-8 or Windows-1252, with one of `SEPARATORS`; `decimal` is its decimal mark.
+    The text is UTF-8 or Windows-1252, separated by commas, semicolons, tabs or bars; `decimal` is the decimal mark.
     """
     notes = []
     if (zero := content.find(b"\0")) >= 0:
@@ -140,7 +140,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
 
 
 def _widths(text: str, mark: str) -> tuple[bool, int]:
-    """Return whether a delimiter splits the first 50 rows into the same number of columns (over 1), and that number."""
+    """Return whether delimiter `mark` splits the first 50 rows into equally many cells (over 1), and their number."""
     try:
         reader = csv.reader(io.StringIO(text[: 2**24], newline=""), delimiter=mark, strict=True)
         rows = [len(row) for row in islice(reader, 50) if any(map(str.strip, row))]
@@ -150,7 +150,7 @@ def _widths(text: str, mark: str) -> tuple[bool, int]:
 
 
 def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of every row, where line is its first line; a quoted cell may span several lines."""
+    """Yield (number of the first line, cells) of every row; a row may span several lines if a cell is quoted."""
     reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), 1
     try:
         for cells in reader:
@@ -206,7 +206,7 @@ def _text(value: Any, where: str = "a cell") -> str:
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
-    """Return the cells of an Excel or Parquet file, else None. Unless `strict`, a missing `sheet` means the first."""
+    """Return the cells of an Excel or Parquet file, else None. Unless `strict`, an unknown `sheet` means the first."""
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(f"{path} has an old Excel format, or is encrypted. Save it as .xlsx, or as CSV in UTF-8")
     parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
@@ -244,7 +244,7 @@ def parquet_file(source: Any) -> Any:
 
 
 def of_arrow(table: Any, path: Path) -> Cells:
-    """Return the cells of a pyarrow table or batch; integers stay exact even if the column has empty cells."""
+    """Return the cells of a pyarrow table or record batch; integers stay exact even in columns with empty cells."""
     import pyarrow
 
     whole = {pyarrow.int64(): pd.Int64Dtype(), pyarrow.uint64(): pd.UInt64Dtype()}
@@ -275,7 +275,7 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
 
 
 def _sheet_rows(path: Path, *sheets: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number, cells) of each row, without trailing empty cells; `sheets`: values, and formulas to check them."""
+    """Yield (row number, cells) of a sheet, given as values and as formulas; each formula needs a stored value."""
     for sheet in sheets:
         sheet.reset_dimensions()  # some programs write wrong dimensions
     both = zip(*(sheet.iter_rows(values_only=True) for sheet in sheets), strict=True)

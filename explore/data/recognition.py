@@ -39,14 +39,14 @@ def infer(
     feature: Collection[str] = (),
     decided: Collection[str] = (),
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Infer the schema of columns of a table, with sentences on the decisions; raise InputError if cells are ambiguous.
+    """Infer the schema of a table; also return notes on the decisions. Raise InputError if cells are ambiguous.
 
     Args:
         cells: the table.
-        names: the columns.
+        names: the columns that may become features.
         categorical: columns whose numbers or dates are categories; they are never left out.
         feature: columns to keep as features, even if they look like row numbers, timestamps or codes.
-        decided: columns that were features before; they stay features even if they now look like row numbers.
+        decided: columns that are features of an earlier schema; they stay features even if they look like row numbers.
     """
     columns: list[Column] = []
     notes: list[str] = []
@@ -143,7 +143,7 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
 
 
 def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]:
-    """Return a category. Unless `requested`, leave out free text and columns with hardly any repeated value."""
+    """Return a `Category` and remarks. Unless `requested`, leave out free text and columns with hardly any repeats."""
     counts: Counter[str] = Counter()
     levels: dict[str, str] = {}
     for cell, count in Counter(cells.columns[name]).items():
@@ -183,7 +183,7 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
 
 
 def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any) -> tuple[Column, list[str]]:
-    """Return a numeric column for values [N] (NaN: missing), with a remark if they are constant or monotonic."""
+    """Return a `Quantity` for values [N] (NaN: missing), with a remark if the values are constant or monotonic."""
     present = values[~np.isnan(values)]
     with np.errstate(over="ignore"):  # the mean of the two middle values may overflow
         median = float(np.median(present))
@@ -198,7 +198,8 @@ def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any)
 def counts(values: np.ndarray) -> bool:
     """Return whether numbers [N] (NaN: missing) look like row numbers, from any start.
 
-    Without gaps, any order is possible, as in a randomised design. With gaps, they must be monotonic, or at least MANY.
+    Consecutive numbers may be in any order, as in a randomised design. If some numbers are skipped, most must still be
+    consecutive. Such numbers must also be monotonic, or there must be at least MANY of them.
     """
     present = values[~np.isnan(values)]
     if len(present) < FEW or not np.array_equal(present, np.round(present)):

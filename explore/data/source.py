@@ -1,7 +1,7 @@
 """Sources of the benchmark data sets: a local folder or a download; both give the same canonical text.
 
-The canonical text has one line per example: the features, then the target, separated by blanks. Its SHA-256 identifies
-the values and their order, which the standard splits depend on. Archives are not compared, as publishers repack them.
+The canonical text has one line per example: the features, then the target, separated by blanks. Its SHA-256 checks the
+values and their order, which determines the standard splits. Archives have no checksum, because publishers repack them.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ Rows = list[list[str]]
 
 
 def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
-    """Load a data set or image set by name; raise InputError for an unknown name or a result not of type `expected`."""
+    """Load the data set or image set `name`; raise InputError if that fails or does not return an `expected` object."""
     fetch = registry.find(kind, name)
     try:
         loaded = fetch(folder)
@@ -47,7 +47,7 @@ def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
 
 
 class Published(NamedTuple):
-    """A published data set. Calling it reads the set from a folder (or EXPLORE_DATA_DIR), or else downloads it."""
+    """A published data set. Call it to read the set from a folder (default: EXPLORE_DATA_DIR) or to download it."""
 
     name: str
     description: str  # for `explore list datasets`
@@ -70,7 +70,7 @@ class Published(NamedTuple):
         return Dataset(self.name, table[:, :-1], y, tuple(self.features.split()), task, self.classes, note)
 
     def _downloaded(self) -> tuple[bytes, str]:
-        """Download the canonical text, with a note if its rows are reordered; raise InputError if values differ."""
+        """Download the canonical text, with a note if the row order differs; raise InputError if values differ."""
         again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the data sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
@@ -101,7 +101,7 @@ def checked(content: bytes, sha256: str, path: Path) -> bytes:
 
 
 def local(file: str, folder: Path | None) -> Path | None:
-    """Return the path of a file in `folder` or EXPLORE_DATA_DIR, else None; raise InputError for a missing folder."""
+    """Return the path of `file` in `folder` (or EXPLORE_DATA_DIR), if any; raise InputError for a missing folder."""
     name = folder or os.environ.get("EXPLORE_DATA_DIR")
     if not name:
         return None
@@ -119,7 +119,7 @@ def cache() -> Path:
 
 
 def download(url: str, name: str, limit: int | None = None) -> Path:
-    """Download at most `limit` (default: LIMIT) bytes to `name` in the cache; raise OSError if that fails."""
+    """Download a file to `name` in the cache, if absent; raise OSError if that fails or exceeds `limit` bytes."""
     get = partial(_get, limit=limit or LIMIT)
     try:
         return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get))
@@ -130,7 +130,7 @@ def download(url: str, name: str, limit: int | None = None) -> Path:
 
 
 def _get(url: str, file: str, _: object, limit: int) -> None:
-    """Download at most `limit` bytes to `file`; raise OSError if HTTPS redirects to another protocol."""
+    """Download `url` to `file`; raise OSError above `limit` bytes, or if HTTPS redirects to another protocol."""
     import requests  # imported only when needed, as in pooch
 
     with requests.get(url, stream=True, timeout=30) as answer, open(file, "wb") as out:
@@ -148,7 +148,7 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
 
 
 def uci(number: int, archive: str, member: str) -> bytes:
-    """Download an archive of the UCI repository and return its file `member`, from any folder."""
+    """Download an archive of UCI data set `number`; return the content of its file `member`, from any folder."""
     content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip").read_bytes()
     return packed.member(content, LIMIT, "it", member)
 
@@ -159,13 +159,13 @@ def openml(file: str, name: str) -> bytes:
 
 
 def rows(raw: bytes, separator: str | None = None, header: bool = False) -> Rows:
-    """Return the cells of a text file, by row; without a separator, cells are separated by blanks."""
+    """Split a text file into rows of cells, at `separator` or (None) at blanks; with `header`, skip the first row."""
     lines = [line.strip() for line in raw.decode().splitlines()]
     return [[cell.strip() for cell in line.split(separator)] for line in lines if line][header:]
 
 
 def sheet(raw: bytes, formats: str) -> Rows:
-    """Return the first columns of an Excel file's first sheet, one per format in `formats`, see `formatted`."""
+    """Return rows of an Excel file's first sheet: the first columns, one per format in `formats`, see `formatted`."""
     packed.check_workbook(raw, limit=LIMIT)
     try:
         frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats.split())))
@@ -177,12 +177,12 @@ def sheet(raw: bytes, formats: str) -> Rows:
 
 
 def formatted(table: Any, formats: str) -> Rows:
-    """Format the numbers of each row; `formats` has one printf-style format per column, separated by blanks."""
+    """Format numbers as strings, row by row; `formats` has one printf-style format per column, separated by blanks."""
     return [[form % float(cell) for form, cell in zip(formats.split(), row, strict=True)] for row in table]
 
 
 def libsvm(file: str, features: int, positive: float) -> Rows:
-    """Download a LIBSVM file; return rows with the omitted zeros filled in, and the label (-1 or 1) at the end."""
+    """Download a LIBSVM file; return dense rows, each with the label at the end: 1 if it is `positive`, else -1."""
     table = []
     for label, *pairs in rows(download(f"{LIBSVM}/{file}", f"{file}.txt").read_bytes()):
         values = dict(pair.split(":") for pair in pairs)

@@ -78,7 +78,7 @@ def load_table(
 ) -> Loaded:
     """Load a table with numbers, categories, dates, Booleans and empty cells.
 
-    For a table of finite numbers, the result equals that of `load_csv`, except that row numbers are left out.
+    For a table of finite numbers, the data set equals that of `load_csv`, except that row numbers are left out.
 
     Args:
         source: a text file in UTF-8 or Latin-1 with commas, semicolons, tabs or bars as separators, possibly
@@ -94,8 +94,8 @@ def load_table(
         allow_missing_target: whether to accept rows without a measured target, or with a failed experiment.
         feature: one or more columns to keep as features, although they look like row numbers, timestamps or codes.
         sheet: the sheet of an Excel file; None: the first sheet.
-        keep_na: class targets in which marks such as NA are classes. Empty cells, and None and NaN in data frames,
-            never are.
+        keep_na: class targets in which marks such as NA are classes. Empty cells are never classes, nor are None and
+            NaN in data frames.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -191,7 +191,7 @@ def cells_of(
 def roles(
     table: Cells, target: str | Sequence[str], drop: Sequence[str], task: str | None, id_column: str | None
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the target columns, and all columns that may be features. For the arguments, see `load_table`."""
+    """Return the target columns, and the columns that may be features. For the arguments, see `load_table`."""
     if task not in (None, "regression", "classification"):
         raise one_of("task", str(task), ("regression", "classification"))
     targets, drop, ids = _names(target), _names(drop), [] if id_column is None else [id_column]

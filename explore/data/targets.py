@@ -18,7 +18,7 @@ FEW_CLASSES = 10  # up to this many classes, any number of examples will do
 def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: bool = False) -> np.ndarray:
     """Parse columns as finite float64 [N, columns]; with `gaps`, missing values are allowed and become NaN.
 
-    With `gaps` and `targets`, cells may also declare a failed experiment. Other cells raise InputError.
+    With `gaps` and `targets`, cells that declare a failed experiment also become NaN. Other cells raise InputError.
     """
     columns = {name: texts.numbers(table.columns[name], table.decimal) for name in names}
     failed = texts.FAILED if gaps and targets else ()
@@ -33,7 +33,7 @@ def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: 
 
 
 def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], advice: str = WITH_GAPS) -> InputError:
-    """Return the error for cells that are not numbers (`wrong`: rows by column); its message names the first few."""
+    """Return the error for cells that are not numbers, in rows `wrong` (by column); the message lists the first few."""
     cells = {name: [(row, str(table.columns[name][row])) for row in rows] for name, rows in wrong.items() if rows}
     every = [cell for column in cells.values() for _, cell in column]
     if all(texts.number(cell, table.decimal) is None and texts.number(cell, ",") is not None for cell in every):
@@ -68,7 +68,8 @@ def repeated(table: Cells, name: str | None) -> str:
 def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str] = ()) -> str:
     """Return a note on how marks such as NA in a class target are read; "" if the target has none.
 
-    With `keep` (see `keep_na`), they are classes. `failed` are strings that declare a failed experiment, in lower case.
+    With `keep` (see `keep_na` of `load_table`), all marks are classes. `failed` has the strings, in lower case, that
+    declare a failed experiment.
     """
     counts = Counter(cell for cell in map(str, table.columns[target]) if cell and cell.casefold() not in failed)
     usual = [cell for cell in sorted(counts) if texts.absent(cell) or cell.casefold() in texts.FAILED]
@@ -94,7 +95,7 @@ def classes(
     keep_na: Collection[str] = (),
     failed: Collection[str] = (),
 ) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """Return class indices [N], the class names, and notes. For `keep_na` and `failed`, see `marks`.
+    """Return class indices [N], the class names, and notes. For `keep_na`, see `load_table`; for `failed`, `marks`.
 
     With `gaps`, rows may lack a class (index -1), and there may be fewer than two classes.
     """

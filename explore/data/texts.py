@@ -52,17 +52,17 @@ POINT = "write a point, or pass --decimal ,"
 
 
 def absent(cell: str, among_words: bool = False) -> bool:
-    """Return whether a cell marks a missing value; `among_words`: in a column of words."""
+    """Return whether a cell marks a missing value. With `among_words`, "none" and similar words are values."""
     return cell in _NO_WORD if among_words else cell.casefold() in _NOTHING
 
 
 def unmeasured(cell: str, classes: bool = False) -> bool:
-    """Return whether a target cell marks a missing measurement. For classes, words such as "none" do not."""
+    """Return whether a target cell marks a missing measurement. With `classes`, "none" and similar words are values."""
     return cell in _NO_CLASS if classes else absent(cell)
 
 
 def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:
-    """Return the first two different names with the same key (by default, the lower case); skip names with key None."""
+    """Return the first two different names with equal keys (default: the lower-case name); skip names with key None."""
     first: dict[Any, str] = {}
     for name in names:
         value = key(name)
@@ -99,7 +99,7 @@ def restored(cell: str) -> str:
 
 
 def pointed(cell: str, decimal: str) -> str:
-    """Return a number with a point in place of its decimal mark; return other cells unchanged."""
+    """Return a number with its decimal mark replaced by a point; return other cells unchanged."""
     return cell.replace(decimal, ".") if decimal in cell and number(cell, decimal) is not None else cell
 
 
@@ -122,7 +122,7 @@ def exact(cell: str) -> int | float | None:
 
 
 def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:
-    """Parse numbers [N] (NaN: missing); also return the rows of cells that are neither finite nor missing."""
+    """Parse numbers [N] (NaN: missing); also return the rows whose cells are neither finite numbers nor missing."""
     plain = "\n".join(cells) if decimal == "." else "_"
     if plain.isascii() and "_" not in plain:  # the common case, which is faster
         try:
@@ -136,13 +136,13 @@ def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.nd
 
 
 def _values(cells: Sequence[str], values: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Look up the value of each cell, [N] (NaN: none); also return the rows of cells with neither value nor NA mark."""
+    """Look up cells in `values`, [N] (NaN: not found); also return the rows of unknown cells, except NA marks."""
     odd = {cell for cell in set(cells) if cell not in values and not absent(cell)}
     return np.array([values.get(cell, math.nan) for cell in cells], float), np.flatnonzero([c in odd for c in cells])
 
 
 def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encode two words as 0 and 1, [N] (NaN: missing); also return the rows whose cells are neither."""
+    """Encode two words as 0 and 1, [N] (NaN: missing); also return the rows with unknown words."""
     distinct = set(cells)
     return _values(cells, {cell: float(cell.casefold() == words[1]) for cell in distinct if cell.casefold() in words})
 
@@ -166,7 +166,7 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
 def iso(cells: Sequence[str], form: str) -> list[str]:
     """Rewrite dates as 2024-03-31 or 2024-03-31T14:30:00; return other and ambiguous cells unchanged.
 
-    `form` is the format, see `dates`; if the cells do not have it, it is inferred. "" means that cells are not dates.
+    `form` is the date format, see `dates`; if cells do not fit, it is inferred. "" means that the cells are not dates.
     """
     present = list({cell for cell in cells if form and not absent(cell)})
     if form and len(dates(present, form)[1]):
@@ -180,7 +180,7 @@ def iso(cells: Sequence[str], form: str) -> list[str]:
 
 
 def date_formats(cells: Collection[str]) -> list[str]:
-    """Return all date formats that fit every cell; none if only some of the times have a zone."""
+    """Return all date formats that fit every cell; [] if some, but not all, of the times have a time zone."""
     matches = [_ISO.fullmatch(cell) for cell in cells]
     if all(matches):
         zones = {bool(match["zone"]) for match in matches if match and match[2]}
@@ -200,7 +200,7 @@ def resembles_a_number(cell: str) -> bool:
 
 
 def objection(cell: str, decimal: str = ".") -> str:
-    """Return an error message: why a cell is not a number or date like others in its column, and what to do."""
+    """Return an error message with advice: why a cell is not a number or date like others in its column."""
     if decimal == "." and number(cell) is None and number(cell, ",") is not None:
         return f"{shown(cell)} has a comma, which may be a decimal mark; {POINT}"
     return (

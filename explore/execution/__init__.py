@@ -1,1 +1,1 @@
-"""Execution of updates: recorded, compiled or divided among processes. Results stay the same up to rounding."""
+"""Execution of updates: recorded, compiled or divided among processes. Recording changes results only by rounding."""

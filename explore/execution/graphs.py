@@ -38,12 +38,12 @@ Draw = tuple[Kind, tuple[int, ...]]
 
 
 def use(asked: bool | None) -> AbstractContextManager[Any]:
-    """Set whether fits record their updates; None: only on a GPU, for nets with up to `LARGEST` weights."""
+    """Set within a block whether fits record their updates; None: only on a GPU and up to `LARGEST` weights."""
     return executing(record=asked)
 
 
 def updates(posterior: Any, rng: Rng) -> Updates:
-    """Return the `Updates` of a fit in this process, recorded if requested or always faster."""
+    """Return the `Updates` of a fit, with recordings if `use` requests them and the updates can be recorded."""
     device, alone = rng.device.type, parallel.world().parts == 1
     asked = execution().record
     wanted = device == "cuda" and posterior.net.weights <= LARGEST if asked is None else asked
@@ -58,11 +58,12 @@ def updates(posterior: Any, rng: Rng) -> Updates:
 
 @runtime_checkable
 class Recorder(Protocol):
-    """The interface of recorders, which record operations to repeat them on the same memory.
+    """The interface of recorders, which record an update once and can then replay it on the same memory.
 
-    `record` returns the values that an update logs, and a replay function. This function repeats the update from the
-    state in `place` and the other inputs in `memory`, and writes the new state to `place`. If `healthy`, it may assume
-    that no replica has failed. It returns False if an assumption was wrong; then it has changed nothing.
+    `record` returns the values that the update logs, and a replay function. A replay reads the state from `place` and
+    other inputs from `memory`, and writes the new state to `place`. If `healthy`, a recording may assume that no
+    replica has failed. The replay function returns False, and changes nothing, if an assumption of the recording is
+    wrong; otherwise True.
     """
 
     ahead: int  # normal updates of each kind before one is recorded
@@ -74,7 +75,7 @@ class Recorder(Protocol):
 
 
 class Cuda:
-    """A recorder of CUDA graphs, which share their memory: no two of them run at the same time."""
+    """A recorder of CUDA graphs. All graphs share one memory pool, so no two graphs may run at the same time."""
 
     ahead = 2  # libraries initialise themselves in the first updates
 
@@ -105,7 +106,7 @@ class Cuda:
 
 
 class Drawn(Rng):
-    """A random stream that notes its draws, or returns prepared numbers."""
+    """A random stream that can list its draws in `noted`, or return the numbers in `prepared` instead of new draws."""
 
     def __init__(self, rng: Rng):
         vars(self).update(vars(rng))
@@ -120,15 +121,15 @@ class Drawn(Rng):
         return super().draw(kind, shape)
 
     def redraw(self, wanted: Sequence[Draw]) -> list[Tensor]:
-        """Draw new numbers, with the functions and shapes noted in a recording."""
+        """Draw new numbers with the functions and shapes in `wanted`, which were noted for a recording."""
         return [super(Drawn, self).draw(*each) for each in wanted]
 
 
 class Inductor:
     """A recorder that compiles updates for a CPU with torch.compile, which changes the last digits of results.
 
-    Random numbers are drawn in advance from the same stream. The program assumes the conditions of an update's
-    shortcuts (positive definite matrices, no failed replicas). If one is false, the normal update runs instead.
+    Random numbers are drawn before each replay, from the same stream. A program for healthy replicas assumes that
+    all matrices are positive definite and no replica fails. If this is false, the normal update runs instead.
     """
 
     ahead = 0  # so that a resumed fit has compiled updates from the start
@@ -195,7 +196,7 @@ class Graph(NamedTuple):
 
 
 class Updates:
-    """The updates of one fit or of online training. With recordings, an update overwrites the state returned before."""
+    """The updates of one fit or of online training. A replayed update overwrites the previously returned state."""
 
     def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
         self.posterior, self.recorder, self.recordable = posterior, recorder, True
@@ -209,7 +210,7 @@ class Updates:
         self._values: list[Number] = [math.nan] * MOST  # the values of the dials
 
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
-        """Update the state like `posterior.update`, by a replay if possible."""
+        """Return the new state and the logged values, like `posterior.update`; replay a recording if possible."""
         turn = self.posterior.turn(int(state.common.step) + 1, progress) if self.recorder else Turn()
         of_candidates = any(isinstance(number, Tensor) for number in turn.numbers)
         if self.recorder is None or turn.kind is None or of_candidates:
@@ -238,14 +239,14 @@ class Updates:
             return checked
 
     def draw_from(self, rng: Rng) -> None:
-        """Use a different random stream from now on."""
+        """Draw from the random stream `rng` from now on."""
         if self.recorder is None:
             self.rng = rng
         else:  # graphs always draw from the generator with which they were recorded
             self.rng.generator.set_state(rng.generator.get_state())
 
     def copied(self, values: Any) -> Any:
-        """Return a tree of tensors, cloned if graphs exist that would overwrite it."""
+        """Return a tree of tensors; clone all tensors if there are recordings, whose replays could overwrite them."""
         return tree.map_tensors(torch.clone, values) if self._graphs else values
 
     def _plain(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
@@ -255,7 +256,7 @@ class Updates:
     def _checked(
         self, key: Hashable, state: State, batch: Batch, progress: float, plain: tuple[State, Info]
     ) -> tuple[State, Info]:
-        """Return the result of a replay if it agrees with that of the normal update, else the latter."""
+        """Return the result of a replay if it agrees with `plain`, the result of the normal update, else `plain`."""
         try:
             plain = tree.map_tensors(torch.clone, plain)  # unchanged tensors are still in the graphs' memory
             if key not in self._graphs:
@@ -293,18 +294,18 @@ class Updates:
 
 
 def _healthy(state: State) -> bool:
-    """Return whether no replica has failed; always True on a device, to avoid a synchronisation."""
+    """Return whether no replica has failed; always True on a GPU, to avoid a synchronisation."""
     alive: Tensor = state.common.alive
     return alive.device.type != "cpu" or bool(alive.all())
 
 
 def _with_host(state: State, host: State) -> State:
-    """Return `state` with the 0-d tensors of `host`."""
+    """Return `state` with its 0-d tensors, which are numbers on the host, replaced by the 0-d tensors of `host`."""
     return tree.map_tensors(lambda t, number: t if t.dim() else number, state, host)
 
 
 def write(values: Any, memory: Any) -> None:
-    """Copy the values of one tree into the tensors of another, which may share memory with it."""
+    """Copy the tensors of the tree `values` into the tensors of the tree `memory`; the two may share memory."""
     pairs = list(zip(tree.tensors(values), tree.tensors(memory), strict=True))
     changed = [(a, b) for a, b in pairs if b.dim() and a is not b]
     if not changed:  # the usual case
@@ -317,7 +318,7 @@ def write(values: Any, memory: Any) -> None:
 
 
 def _same(result: Any, expected: Any) -> bool:
-    """Return whether results agree up to rounding, which varies on a device: elementwise, or in each replica's norm."""
+    """Return whether two results agree up to rounding: elementwise, or by the norm of the difference per replica."""
 
     def near(a: Tensor, b: Tensor) -> bool:
         a, b = a.double(), b.double()

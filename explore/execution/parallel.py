@@ -1,4 +1,4 @@
-"""Data-parallel training: each process has its share of every batch and its own weight samples. Also: GPU streams.
+"""Data-parallel training: each process has a shard of every batch and separate weight samples. Also: GPU streams.
 
     with parallel.joined():  # in a script that `torchrun --nproc-per-node 4 script.py` starts
         for epoch in fit(posterior, x, y, rng): ...
@@ -6,9 +6,9 @@
 Every process has all the data, the same root seed and the same state. Gradients, curvature statistics, noise and
 batch-norm statistics are averaged over the processes (all-reduce), so that the states stay equal (Osawa et al.:
 Practical Deep Learning with Bayesian Principles, 2019, Section 3). Random numbers for examples or weight samples come
-from a separate stream for each update and each part of the batch; all others come from the shared stream. One process
-with several parts gets the same results, except with batch-norm layers, `sub_batches` or
-`reparameterisation="weights"`.
+from a separate stream for each update and each part (shard) of the batch; all other random numbers come from the shared
+stream. One process that computes several parts gets the same results as several processes, except with batch-norm
+layers, `sub_batches` or `reparameterisation="weights"`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STREAMS = 8
 
 
 def world() -> World:
-    """Return the number of parts of each batch, and the parts of this process."""
+    """Return the `World`: the number of parts (shards) of each batch, and which parts this process computes."""
     return execution().world
 
 
@@ -64,7 +64,7 @@ def joined() -> Iterator[World]:
 
 
 def started() -> int:
-    """Return the number of processes that `torchrun` started; 1 without it."""
+    """Return the number of processes that `torchrun` started; 1 without `torchrun`."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
@@ -78,7 +78,7 @@ class ProcessLost(RuntimeError):
 
 
 def local_part(part: slice) -> slice:
-    """Return this process's share of the batch [part.start, part.stop); examples that do not divide are dropped."""
+    """Return this process's share of the batch [part.start, part.stop); a remainder of examples is dropped."""
     count = (part.stop - part.start) // world().parts
     if not count:
         examples = counted(part.stop - part.start, "example")
@@ -88,7 +88,7 @@ def local_part(part: slice) -> slice:
 
 
 def apart(rng: Rng, step: int, axis: int) -> Rng:
-    """Return a stream with separate numbers for each part of the batch along `axis`; `step` counts from 1."""
+    """Return a stream that draws separately for each part of the batch along `axis`; `step` is the update, from 1."""
     if world().parts == 1:
         return rng
     return _Apart([rng.shard(step, part, axis) for part in range(world().first, world().first + world().held)], axis)
@@ -137,7 +137,7 @@ def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:
 
 
 def alone(steps: Iterator[T]) -> Iterator[T]:
-    """Yield the steps of an iterator, run by every process on the whole batch; for work too small to divide."""
+    """Iterate over `steps` without data parallelism: every process computes each step on the whole batch."""
     while True:
         with within(World()):
             try:
@@ -159,7 +159,7 @@ def share(count: int) -> slice:
 def eigh(
     matrices: Sequence[Float[Tensor, "R _n _n"]],
 ) -> list[tuple[Float[Tensor, "R _n"], Float[Tensor, "R _n _n"], Bool[Tensor, " R"]]]:
-    """Return `linalg.eigh` of matrices that all processes have; each matrix is decomposed by only one process."""
+    """Return `linalg.eigh` of matrices that are equal in all processes, decomposing each matrix in only one process."""
     if world().processes == 1:
         return [linalg.eigh(m) for m in matrices]
     # Assign the largest first, each to the process with the least work so far.
@@ -181,7 +181,7 @@ def eigh(
 
 
 def agreed(value: Any) -> Any:
-    """Broadcast a plain value from the first process to all processes."""
+    """Broadcast a plain value from the first process; return the first process's value in every process."""
     if world().processes == 1:
         return value
     box = [value]
@@ -204,7 +204,7 @@ def _sharing() -> Iterator[None]:
 
 
 def side_by_side(works: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
-    """Run independent functions, on a GPU in several streams, else one after the other; return their results."""
+    """Run independent functions, in several streams on a GPU, else one after the other; return the list of results."""
     if device.type != "cuda":
         return [work() for work in works]
     main, streams = torch.cuda.current_stream(device), _streams(device)[: len(works)]

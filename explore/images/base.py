@@ -48,7 +48,7 @@ class Images(NamedTuple):
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and standard deviation (1 if constant) of each channel of the training images, in [0, 255].
 
-        For images in files, at most 10,000 are used, evenly spaced.
+        For images in files, at most 10,000 evenly spaced images are used.
         """
         x = self.x
         chunks = x.chunks(range(0, len(x), -(-len(x) // COUNTED))) if isinstance(x, ImageFiles) else [x]
@@ -67,7 +67,7 @@ class Images(NamedTuple):
 
 @contextmanager
 def opened(file: Path) -> Iterator[Image.Image]:
-    """Open an image without decoding it; raise InputError for over 8 bits per channel, except 16-bit grey."""
+    """Open an image without decoding it; raise InputError if it is invalid, too large or of unsupported bit depth."""
     try:
         check_regular(file)
         with Image.open(file) as image:
@@ -109,7 +109,7 @@ def decoded(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.n
 
 
 def inspected(file: Path) -> tuple[tuple[int, int], str]:
-    """Return (height, width) of an image and its conversion ("deep", "transparent" or ""), without decoding it."""
+    """Return an image's (height, width) and the conversion it needs: "deep" (16-bit), "transparent" or "" (none)."""
     with opened(file) as image:
         (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
         conversion = "deep" if image.mode.startswith("I") else "transparent" if image.has_transparency_data else ""
@@ -121,7 +121,7 @@ class ImageFiles:
 
     Args:
         files: the image files.
-        sides: (height, width) to scale and crop the images to; None: all have the size of the first.
+        sides: (height, width) to scale and crop the images to; None: all images have the size of the first.
         grey: whether to read the images as greyscale, with one channel.
         shape: (channels, height, width); None: that of the first image.
     """
@@ -142,11 +142,14 @@ class ImageFiles:
         return len(self.files)
 
     def part(self, points: Iterable[int]) -> ImageFiles:
-        """Return a subset of the images."""
+        """Return the subset of images at indices `points`."""
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
     def check(self) -> Counter[str]:
-        """Count images by conversion; raise InputError if a file is not an image or (without `sides`) sizes differ."""
+        """Count images by conversion, see `inspected`.
+
+        Raise InputError if a file is not an image, or if sizes differ and `sides` is None.
+        """
         conversions: Counter[str] = Counter()
         for file, (sides, conversion) in zip(self.files, self._threads.map(inspected, self.files), strict=True):
             conversions[conversion] += 1

@@ -26,9 +26,9 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
     """Read an image data set from a folder or an .npz file.
 
     Args:
-        path: a folder with `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or only `CLASS/IMAGE` without test
-            images. Hidden files are ignored. Or an .npz file with `x` and `test_x`, uint8 [images, height, width] or
-            with 1 or 3 channels last, and `y` and `test_y`, class numbers or names. Test images may be missing.
+        path: a folder with `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or `CLASS/IMAGE` for training images
+            only; hidden files are ignored. Or an .npz file with the arrays `x` and `test_x`, uint8 [images, height,
+            width] or with 1 or 3 channels last, and `y` and `test_y`, class numbers or names. Test images are optional.
         size: for folders, scale and crop images to squares with this side in pixels; None: all have the same size.
         grey: for folders, whether to read images as greyscale, with one channel.
         stream: for folders, whether to decode images on demand; None: only if all images would take more than a
@@ -63,7 +63,7 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
-    """Read images to predict, of shape (channels, height, width): one image, a folder, or `x` in an .npz file."""
+    """Read images to predict, of `shape` (channels, height, width): an image file, a folder or `x` in an .npz file."""
     if path.suffix.lower() == ".npz":
         arrays, unused = packed.arrays(path, ("x",))
         if not arrays:
@@ -107,7 +107,7 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the folder of the training images and, if there is one, that of the test images."""
+    """Return the folder of the training images and, if there is one, the folder of the test images."""
     train, test, val = (path / name for name in PARTS)
     if train.is_dir():
         return [train, *[part for part in (test, val) if part.is_dir()][:1]]
@@ -131,7 +131,7 @@ def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int
 
 
 def _note(path: Path, count: int, conversions: Counter[str], place: str = "") -> str:
-    """Return sentences on ignored files and converted images; "" if there are none."""
+    """Return sentences on `count` ignored files and on converted images; "" if there are neither."""
     endings = f"endings other than {', '.join(ENDINGS)}{place}"
     deep, clear = conversions["deep"], conversions["transparent"]
     depth = "by their upper 8; rescale them first if they use a smaller range"
@@ -148,7 +148,7 @@ def _subfolders(folder: Path) -> list[str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield all files, except hidden ones and those in hidden folders; follow links, but visit each folder once."""
+    """Yield all files below a folder, except hidden files and folders; follow links, but visit each folder once."""
     visited = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
@@ -179,7 +179,7 @@ def _arrays(path: Path) -> Images:
 
 
 def _pixels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Return an array of images as [N, channels, height, width]; in the file, channels are last or missing."""
+    """Return array `key` as images [N, channels, height, width]; in the file, the channel axis is last or missing."""
     x = arrays[key]
     if x.dtype != np.uint8 or not (x.ndim == 3 or x.ndim == 4 and x.shape[3] in (1, 3)):
         shape = f"{key} of {path} is {x.dtype} {list(x.shape)}"

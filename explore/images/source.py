@@ -17,7 +17,7 @@ CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 
 class Idx(NamedTuple):
-    """An image set in the format of MNIST. Calling it reads the set from a folder, or else downloads it."""
+    """An image set in the IDX format of MNIST. Call it to read the set from a folder, or else to download it."""
 
     name: str  # also the name of the folder of local files
     description: str  # for `explore list images`
@@ -31,7 +31,7 @@ class Idx(NamedTuple):
         return Images(self.name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), self.classes)
 
     def _array(self, file: str, folder: Path | None) -> np.ndarray:
-        """Read an idx file: two zero bytes, the type (8: bytes), the number of axes, the axis lengths, the values."""
+        """Read or download an IDX file: two zero bytes, type (8: bytes), number of axes, axis lengths, values."""
         path = local(f"{self.name}/{file}.gz", folder)
         path = path or download(f"{self.url}/{file}.gz", f"{self.name}-{file}.gz")
         content = checked(packed.read(path, LIMIT), self.sha256[file], path)
@@ -40,7 +40,7 @@ class Idx(NamedTuple):
 
 
 class Cifar(NamedTuple):
-    """An image set in the binary format of CIFAR: per image, `labels` bytes, then its pixels. Use it like `Idx`."""
+    """An image set in the binary format of CIFAR: per image, `labels` label bytes, then pixels. Call it like `Idx`."""
 
     name: str
     description: str

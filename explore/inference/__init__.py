@@ -1,1 +1,1 @@
-"""The shared parts of posteriors: base classes (`base`), covariances (`structures`), `updates` and predictions."""
+"""Shared parts of posteriors: base classes (`base`), covariance `structures`, training `updates`, and predictions."""

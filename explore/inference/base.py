@@ -3,9 +3,9 @@
 A posterior is a frozen dataclass of settings. Its methods are pure functions of a state, a NamedTuple of tensors with a
 field `common`.
 
-A learned prior variance maximises the ELBO in closed form for fixed q = N(M, Sigma). For n coordinates that share it,
+A learned prior variance eta maximises the ELBO in closed form for fixed q = N(M, Sigma). If n coordinates share eta,
 eta = (|M|^2 + tr Sigma) / n (Graves, Practical Variational Inference for Neural Networks, 2011), clipped to [1e-4,
-1e2]. It is set at the end of each epoch, which cannot lower the ELBO; q uses the new value from its next update on.
+1e2]. Setting eta at the end of each epoch cannot lower the ELBO. The next update of q is the first to use the new eta.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Rows = float | Float[Tensor, "_R _I 1"]
 
 
 class NormState(NamedTuple):
-    """The state of the batch-norm layers of a network; empty if it has none."""
+    """The state of a network's batch-norm layers; empty for a network without batch norm."""
 
     values: tuple[Float[Tensor, "R _M 4 _C"], ...]  # scale, shift, running mean, variance; M = members or 1
     moving: adam.Moving  # Adam's state for scale and shift, if they are trained
 
 
 class Prior(NamedTuple):
-    """Learned prior variances, one [R, 1, 1] per coordinate tensor, or [R, I, 1] if biases have a separate variance."""
+    """Learned prior variances: [R, 1, 1] per coordinate tensor, or [R, I, 1] if biases have a separate variance."""
 
     variance: tuple[Float[Tensor, "R _I 1"], ...]  # eta, set at the end of the last epoch
     held: tuple[Float[Tensor, "R _I 1"], ...]  # eta at the last update, for densities that depend on it
@@ -104,34 +104,35 @@ class Predictive(Checked, ABC):
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...] | None:
-        """For each coordinate tensor, whether its bias row learns a separate prior variance; None: none is learned."""
+        """Whether the bias row of each coordinate tensor learns a separate variance; None if this is unsupported."""
         return None
 
     @abstractmethod
     def init(self, n_data: float, replicas: int, rng: Rng) -> State:
-        """Return the initial state of R replicas, before any data; `n_data` is the (effective) number of examples."""
+        """Return the initial state of R replicas, before any data; `n_data` is the number of training examples."""
 
     @abstractmethod
     def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
-        """Return the state after one step on x [R, B, ...] and y [R, B, O] or [R, B], and values to log, [R].
+        """Take one step on a batch. Return the new state, and a dict name -> [R] of values to log.
 
-        `progress` is the completed fraction of training, for schedules. In online training it is always 0.
+        The batch is x [R, B, ...] and y [R, B, O] or [R, B]. `progress` is the completed fraction of training, for
+        schedules. In online training, `progress` is always 0.
         """
 
     def stands_for(self, examples: float) -> float:
-        """Return the effective data size N that corresponds to this number of examples."""
+        """Return the effective data size N for this number of examples; the two differ under data augmentation."""
         return examples
 
     def turn(self, step: int, progress: float) -> Turn:
-        """Return the `Turn` of a step, counted from 1; steps of the same `kind` differ only in `numbers`."""
+        """Return the scheduled `numbers` of a step, counted from 1, and, as `kind`, the code branches that it takes."""
         return Turn()
 
     def end_epoch(self, state: State) -> State:
-        """Return the state with an updated learned prior variance, after an epoch (in VIME: a batch of experience)."""
+        """Update the prior variance, if it is learned, after an epoch (in VIME, after a round of updates)."""
         return state
 
     def learned(self, state: State) -> Info:
-        """Return the values that `end_epoch` estimated, to log: name -> [R]."""
+        """Return the values that `end_epoch` estimated, for logging: a dict name -> [R]."""
         return {}
 
     def initial_curvature_share(self, state: State) -> Float[Tensor, " R"]:
@@ -151,14 +152,14 @@ class Predictive(Checked, ABC):
 
     @abstractmethod
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
-        """Return n joint weight samples (or all, if there are fewer); all inputs share the weights of a sample."""
+        """Return layers with n joint weight samples, or all if there are fewer. All inputs share these samples."""
 
     def layers(self, state: State, weights: Sequence[L], samples: int | None = None) -> tuple[L | Tensor, ...]:
-        """Return the layers with these weights, followed by the batch-norm values of the state for S `samples`."""
+        """Return all layers of the network: `weights`, then the batch-norm values of the state for S `samples`."""
         return (*weights, *expand_norms(state.common.norms, count_samples(weights, samples)))
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
-        """Return weight samples and one noise draw for each; a point estimate uses the expected noise."""
+        """Return n weight samples, with one noise draw each. A point estimate with n = 1 uses the expected noise."""
         layers = self.sample(state, n, rng)
         if self.certain and n == 1:
             return layers, self.expected_noise(state)
@@ -169,7 +170,7 @@ class Predictive(Checked, ABC):
         return self.net, *self.joint_sample(state, n, rng)
 
     def expected_noise(self, state: State) -> Noise:
-        """Return the noise parameters of the likelihood at their posterior mean, broadcast over S."""
+        """Return the noise parameters of the likelihood at their posterior mean, with a sample axis S of length 1."""
         return self.likelihood.expected(state.common.noise)
 
     def with_settings(self, **settings: Any) -> Predictive:
@@ -194,7 +195,7 @@ class Variational(Predictive):
 
     @property
     def eta(self) -> Any:
-        """`prior_variance` as a number, or [R] for candidates; if it is learned, the default of the class."""
+        """The prior variance, a number or [R] for candidates; a learned variance starts from the class default."""
         default = type(self).prior_variance
         start = 1.0 if isinstance(default, str) else default
         return start if isinstance(self.prior_variance, str) else self.prior_variance
@@ -204,7 +205,7 @@ class Variational(Predictive):
         return None if biases is None else start_prior(self.eta, self.coordinates, biases, replicas, rng)
 
     def learned(self, state: State) -> Info:
-        """Return the learned `prior_variance_1`, ... per coordinate tensor, and `..._bias` for separate biases."""
+        """Return the learned variances: `prior_variance_i` of tensor i, `prior_variance_i_bias` of a separate bias."""
         named: Info = {}
         if state.common.prior is None:
             return named
@@ -220,7 +221,10 @@ class Variational(Predictive):
         return self._all(self.eta) if learned is None else learned.variance
 
     def gamma(self, shared: Common, weight: float | Tensor | None = None, held: bool = False) -> Dampings:
-        """Return gamma = lambda / (N eta), shared or one per tensor; `held` takes eta from the last update."""
+        """Return gamma = lambda / (N eta), one for all coordinate tensors or a tuple with one per tensor.
+
+        `weight` is lambda, by default `kl_weight`. If `held` is true, eta is the value at the last update.
+        """
         weight, n_data = self.kl_weight if weight is None else weight, float(shared.n_data)
         if shared.prior is None:
             gamma = weight / (n_data * self.eta)
@@ -229,17 +233,17 @@ class Variational(Predictive):
         return tuple(over(weight, eta) / (n_data * eta) for eta in etas)
 
     def _all(self, value: float | Tensor) -> tuple[Rows, ...]:
-        """Repeat a value for all coordinate tensors; values per replica, [R], become [R, 1, 1]."""
+        """Return a tuple that repeats a value for each coordinate tensor; values per replica, [R], become [R, 1, 1]."""
         return (value[:, None, None] if isinstance(value, Tensor) else value,) * len(self.coordinates)
 
     @property
     @abstractmethod
     def coordinates(self) -> tuple[tuple[int, int], ...]:
-        """The shape (I, O) of each coordinate tensor; these are the weight matrices if q is over the weights."""
+        """The shapes (I, O) of the coordinate tensors, which are the weight matrices if q is over the weights."""
 
     @abstractmethod
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
-        """Draw coordinates from q, a tuple of [R, n, I, O]; `sample` turns them into layers."""
+        """Draw n samples of the coordinates from q, a tuple of [R, n, I, O]. `sample` builds layers from these."""
 
     # Over all coordinates, in nats: the log density at given coordinates [R, S, I, O], the entropy, KL(new || old),
     # KL(q || prior), and KL(q' || q) after one step of size rho on the log-likelihood of each example alone.
@@ -259,17 +263,17 @@ class Variational(Predictive):
         return self.kl_prior(state) + self.likelihood.kl(state.common.noise)
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Estimate the ELBO in nats from a batch of the data; `kl_weight` and `augmentation` are taken as 1."""
+        """Estimate the ELBO of all data in nats from one batch; `kl_weight` and `augmentation` are treated as 1."""
         examples = float(state.common.n_data) / self.stands_for(1.0)
         return examples * self._log_likelihood(state, batch, rng, samples) - self.divergence(state)
 
     def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Estimate the training objective in nats. It equals the ELBO if `kl_weight` and `augmentation` are 1."""
+        """Estimate the training objective in nats, which equals the ELBO if `kl_weight` and `augmentation` are 1."""
         fit = float(state.common.n_data) * self._log_likelihood(state, batch, rng, samples)
         return fit - self.kl_weight * self.divergence(state)
 
     def _log_likelihood(self, state: State, batch: Batch, rng: Rng, samples: int) -> Float[Tensor, " R"]:
-        """Estimate E[log p(y | x, W)] per example, in nats."""
+        """Estimate E[log p(y | x, W)] in nats, averaged over the examples of a batch."""
         net, layers, noise = self.functions(state, samples, rng)
         log_prob = self.likelihood.log_prob(noise, net.output(layers, batch.x), batch.y.unsqueeze(1))
         return log_prob.mean((1, 2))
@@ -289,13 +293,13 @@ def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, member
 
 
 def start_norms(net: Network, policy: NormPolicy, replicas: int, members: int, rng: Rng) -> NormState:
-    """Return the initial batch-norm state, before any data."""
+    """Return the initial batch-norm state, before any data, with separate values for each of the `members`."""
     values = tuple(v.repeat(1, members, 1, 1) for v in net.initial_norms(replicas, rng))
     return NormState(values, adam.start(tuple(v[:, :, :2] for v in values) if policy == "adam" else ()))
 
 
 def expand_norms(norms: NormState, samples: int) -> tuple[Float[Tensor, "R S 4 _C"], ...]:
-    """Return batch-norm values for S samples, in the form `Net` takes: of the first S members, or shared by all."""
+    """Return batch-norm values for S samples, as `Net` expects: from the first S members, or shared by all samples."""
     return tuple(v[:, :samples].expand(-1, samples, -1, -1) for v in norms.values)
 
 
@@ -309,7 +313,7 @@ def advance_norms(
 ) -> NormState:
     """Update running statistics, scales and shifts of batch-norm layers from the taps of a training pass.
 
-    `count` is (samples, examples).
+    `count` is (number of samples, number of examples).
     """
     values, gradients = [], []
     for v, t, norm in zip(norms.values, taps, net.norms, strict=True):
@@ -329,7 +333,7 @@ def advance_norms(
 def start_prior(
     eta: float, shapes: Sequence[tuple[int, int]], biases: Sequence[bool], replicas: int, rng: Rng
 ) -> Prior:
-    """Return initial, equal variances; `biases` marks tensors whose last row (the bias) has a separate variance."""
+    """Return variances that all equal `eta`; `biases` marks tensors whose last row (bias) has a separate variance."""
     variance = tuple(
         torch.full((replicas, inputs if bias else 1, 1), eta, dtype=rng.dtype, device=rng.device)
         for (inputs, _), bias in zip(shapes, biases, strict=True)

@@ -1,4 +1,4 @@
-"""Candidates: posteriors that differ only in the settings `by_replica`, fitted together as replicas of one posterior.
+"""Candidates: posteriors that differ only in their `by_replica` settings, fitted together as replicas of one posterior.
 
 K candidates on R data sets become one posterior with K R replicas, ordered by candidate. With an `Rng` of K arms each
 candidate gets the same random numbers as in a separate fit, except for noise samples on a GPU.
@@ -20,12 +20,12 @@ from explore.inference.members import Mixture
 
 
 def by_replica(cls: type[Predictive]) -> frozenset[str]:
-    """Return `by_replica` of this class itself. It is not inherited, since a subclass may not support tensors."""
+    """Return the class's own `by_replica`, ignoring base classes: a subclass may not support tensors as settings."""
     return vars(cls).get("by_replica", frozenset())
 
 
 def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether posteriors of a class differ only in numeric `by_replica` settings, as `together` requires."""
+    """Return whether candidates with these settings differ only in numeric `by_replica` settings, as in `together`."""
     first = settings[0]
     different = {name for each in settings for name in each if each[name] != first[name]}
     numbers = all(isinstance(each[name], int | float) for each in settings for name in different)
@@ -33,7 +33,7 @@ def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predictive:
-    """Combine candidates into one posterior; they must be `alike` and have equal networks. Use it for training only."""
+    """Combine `alike` candidates with equal networks into one posterior, each with R `replicas`. For training only."""
     first = posteriors[0]
     if len(posteriors) == 1:
         return first
@@ -46,12 +46,12 @@ def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predi
 
 
 def blocks(candidates: int, replicas: int) -> list[slice]:
-    """Return the slice of replicas that belongs to each candidate."""
+    """Return, for each candidate, the slice of its replicas in the combined posterior."""
     return [slice(k * replicas, (k + 1) * replicas) for k in range(candidates)]
 
 
 def part(posterior: Predictive, rows: Tensor) -> Predictive:
-    """Return the posterior for a subset of the replicas."""
+    """Return the posterior for a subset of the replicas, given by their indices `rows`."""
     if isinstance(posterior, Mixture):
         members = torch.arange(posterior.members, device=rows.device)
         each = (rows.unsqueeze(1) * posterior.members + members).flatten()

@@ -66,7 +66,7 @@ class GaussianPosterior(Variational):
         return self.layers(state, self.sample_coordinates(state, n, rng))
 
     def at_mean(self, state: State) -> tuple[Layer, ...]:
-        """Return the layers of the network at the mean weights, S = 1."""
+        """Return the layers of the network at the mean weights, with S = 1."""
         if not self.over_weights:
             raise InputError(f"{type(self).__name__} has no mean weights: its density is not over weights")
         return self.layers(state, [m.unsqueeze(1) for m in self.gaussian(state)[0]])
@@ -82,7 +82,7 @@ class GaussianPosterior(Variational):
         return LinearisedNet(self.net), (Functions(mean, norms, changes),), noise
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
-        """Return P and, per block, the taps of every example's log-likelihood, at the mean or `gain_samples` samples."""
+        """Return P, and for each of its blocks the log-likelihood taps of all examples, at the mean or at samples."""
         _, precision, _ = self.gaussian(state)
         if self.predictive == "linearised":
             layers, noise = self.at_mean(state), self.expected_noise(state)
@@ -100,7 +100,7 @@ class GaussianPosterior(Variational):
         return drawn(self.gaussian(state), n, rng)
 
     def solve(self, state: State, v: Weights) -> Weights:
-        """Multiply the covariance by S vectors over all coordinates, a tuple of [R, S, I, O]."""
+        """Multiply the covariance of q by S vectors over all coordinates, as tuples of [R, S, I, O]."""
         _, precision, scale = self.gaussian(state)
         return tuple(scale * x for x in precision.solve(v))
 
@@ -134,7 +134,7 @@ class GaussianPosterior(Variational):
         return 0.5 * total
 
     def end_epoch(self, state: State) -> State:
-        """Set the prior variance to the value that maximises the ELBO, if it is learned."""
+        """Set the prior variance, if it is learned, to the value that maximises the ELBO."""
         learned: Prior | None = state.common.prior
         if learned is None or (biases := self.own_bias_variance) is None:
             return state
@@ -146,8 +146,9 @@ class GaussianPosterior(Variational):
     def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
         """Measure how far the data determine the W coordinates, from the posterior precision Lambda = P / scale.
 
-        `damping_share`: the share of the prior in tr(Lambda); `effective_rank`: W - tr(prior precision Lambda^-1), the
-        number of well-determined parameters (MacKay 1992); `condition`: condition number of P, NaN if P is too large.
+        `damping_share`: the share of the prior precision in tr(Lambda).
+        `effective_rank`: W - tr(prior precision Lambda^-1), the number of well-determined parameters (MacKay 1992).
+        `condition`: the condition number of P, NaN if P is too large.
         """
         mean, precision, scale = self.gaussian(state)
         eigenvalues = precision.eigenvalues().double()
@@ -162,7 +163,7 @@ class GaussianPosterior(Variational):
         return {name: value.to(mean[0]) for name, value in numbers.items()}
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return the gain of a natural step to second order in rho: dmu = rho Sigma g, dLambda = rho E[g g^T]."""
+        """Return KL(q' || q) of a step on each example, dmu = rho Sigma g, dLambda = rho E[g g^T], to order rho^2."""
         _, _, scale = self.gaussian(state)
         precision, taps = self.gradients(state, batch, rng)
         # |dmu|^2 / 2 in the norm of Lambda, and tr[(Sigma dLambda)^2] / 4, with Sigma = scale * P^-1.
@@ -171,7 +172,7 @@ class GaussianPosterior(Variational):
 
 
 def best_variance(second: Means, biases: Sequence[bool]) -> tuple[Float[Tensor, "R _I 1"], ...]:
-    """Return the eta that maximises the ELBO, from the second moments E_q[w^2], a tuple of [R, I, O]."""
+    """Return the prior variances that maximise the ELBO, from E_q[w^2] [R, I, O]; see `start_prior` for `biases`."""
     variances = []
     for squares, bias in zip(second, biases, strict=True):
         rows = squares.mean(2, keepdim=True)

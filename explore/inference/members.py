@@ -36,7 +36,7 @@ def mixture(posterior: Predictive, members: int) -> Predictive:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Predictive):
-    """A mixture of equally weighted members. If one member of a replica fails, all members of it are frozen."""
+    """A mixture of equally weighted members. If a member of a replica fails, all members of this replica are frozen."""
 
     posterior: Predictive  # posterior of each member, with all other settings
     members: int  # k
@@ -65,7 +65,7 @@ class Mixture(Predictive):
             object.__setattr__(self, name, getattr(self.posterior, name))
 
     def with_settings(self, **settings: Any) -> Predictive:
-        """Return a copy of the mixture with changed settings, of the mixture itself or of its members."""
+        """Return a copy with changed settings: `posterior` and `members` of the mixture, all others of the members."""
         changed: dict[str, Any] = {name: settings.pop(name) for name in ("posterior", "members") if name in settings}
         return replace(self, **{"posterior": self.posterior.with_settings(**settings), **changed})
 
@@ -100,7 +100,7 @@ class Mixture(Predictive):
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
 
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
-        """Return n joint samples, n / k per member; the remainder comes from randomly chosen members."""
+        """Return n joint samples: floor(n / k) from each member, and the remainder from randomly chosen members."""
         layers = self.posterior.sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[Layer, ...] = self._pooled(layers, count_samples(layers), n, rng)
         return pooled
@@ -127,7 +127,7 @@ class Mixture(Predictive):
         return tree.map_tensors(self._mean, self.posterior.expected_noise(_replicas(state)))
 
     def _pooled(self, drawn: Any, each: int, n: int, rng: Rng) -> Any:
-        """Pool samples [R k, each or 1, ...] over members into [R, n, ...], or fewer if fewer are available."""
+        """Pool samples of all members, [R k, each or 1, ...] -> [R, n, ...]; return all if there are fewer than n."""
 
         def pool(t: Tensor) -> Tensor:
             return t.expand(-1, each, *t.shape[2:]).unflatten(0, (-1, self.members)).flatten(1, 2)
@@ -152,12 +152,12 @@ class Mixture(Predictive):
         return values.unflatten(0, (-1, self.members)).mean(1)
 
     def _grouped(self, state: State) -> State:
-        """Restore the member axis that `_replicas` flattens; a replica is alive if all its members are."""
+        """Restore the member axis that `_replicas` flattens; a replica is alive if all its members are alive."""
         new = tree.map_tensors(lambda t: t.unflatten(0, (-1, self.members)) if t.dim() else t, state)
         return new._replace(common=new.common._replace(alive=new.common.alive.all(1)))
 
     def _settled(self, new: State, old: State) -> State:
-        """Group the state after a step, and freeze replicas with a failed member."""
+        """Restore the member axis of the state `new`, and freeze replicas with a failed member at the state `old`."""
         grouped = self._grouped(new)
         alive = old.common.alive & grouped.common.alive
         settled = tree.where(alive, grouped, old)
@@ -177,22 +177,22 @@ class VariationalMixture(Mixture):
         return self.posterior.coordinates
 
     def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
-        """Return an upper bound on the KL between the mixtures, in nats: the mean over members."""
+        """Return the mean KL over members, an upper bound on the KL between the mixtures, in nats."""
         return self._mean(self.posterior.kl(_replicas(new), _replicas(old)))
 
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
-        """Return the mean KL to the prior over members, at most log k nats above that of the mixture."""
+        """Return the members' mean KL to the prior, which exceeds the KL of the mixture by at most log k nats."""
         return self._mean(self.posterior.kl_prior(_replicas(state)))
 
     def divergence(self, state: State) -> Float[Tensor, " R"]:
         return self._mean(self.posterior.divergence(_replicas(state)))
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return an upper bound on the gain of the mixture, in nats; ignores that a label may favour some members."""
+        """Return the mean gain over members, in nats, an upper bound on the gain of a mixture with fixed weights."""
         return self._mean(self.posterior.gain(_replicas(state), self._each(batch), rng))
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Return the mean ELBO with `samples` draws per member, at most log k below the ELBO of the mixture."""
+        """Return the mean ELBO over members, with `samples` draws each; the mixture's ELBO is at most log k higher."""
         return self._mean(self.posterior.elbo(_replicas(state), self._each(batch), rng, samples))
 
     def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
@@ -200,7 +200,7 @@ class VariationalMixture(Mixture):
 
 
 def _replicas(state: State) -> State:
-    """Flatten the state of a mixture into R k replicas of its posterior."""
+    """Flatten the state of a mixture into the state of R k replicas of the members' posterior."""
     members = state.common.taken.shape[1]
     flat = tree.map_tensors(lambda t: t.flatten(0, 1) if t.dim() > 1 else t, state)
     return flat._replace(common=flat.common._replace(alive=state.common.alive.repeat_interleave(members)))

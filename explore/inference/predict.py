@@ -35,7 +35,7 @@ KEPT = 2**25 - 2**12  # bytes; after freeing a block of 32 MiB, its largest thre
 
 @runtime_checkable
 class Inputs(Protocol):
-    """Points [R, P, ...]: a tensor, or an object whose x[:, part] and x[rows, indices] return tensors."""
+    """Points x [R, P, ...]: a tensor, or an object for which x[:, part] and x[rows, indices] return tensors."""
 
     @property
     def shape(self) -> torch.Size: ...
@@ -77,7 +77,7 @@ class Predictor:
 
     @staticmethod
     def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
-        """Draw n joint samples of weights and noise, or fewer if the posterior has fewer."""
+        """Create a predictor from n joint samples of weights and noise, or from all if the posterior has fewer."""
         net, layers, noise = posterior.functions(state, n, rng)
         return Predictor(net, posterior.likelihood, layers, noise)
 
@@ -94,7 +94,10 @@ class Predictor:
     def outputs(
         self, x: Inputs, budget: int | None = None, only: slice | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (positions, outputs) for the points x [R, P, ...], or those in `only`, in chunks within `budget`."""
+        """Yield (slice of points, outputs) in chunks, for all points x [R, P, ...] or only for the slice `only`.
+
+        On a CPU, `budget` limits the number of values per layer and chunk; chunks of images may exceed this limit.
+        """
         torch.empty(KEPT, dtype=torch.uint8)  # freed immediately, so that glibc reuses memory from chunk to chunk
         with torch.no_grad():
             one = self.net.output(self.layers, x[:, :1])  # one point, to determine the width of the layers
@@ -113,7 +116,7 @@ class Predictor:
             yield part, out
 
     def _all(self, of: Callable[[Tensor], tuple[Tensor, ...]], x: Inputs) -> tuple[Tensor, ...]:
-        """Apply a function to the outputs at all points x, and collect the results."""
+        """Apply the function `of` to the outputs at all points x, and return the results for all points."""
         return filled(((part, of(out)) for part, out in self.outputs(x, CACHE)), x.shape[1])
 
     def moments(self, x: Inputs) -> Moments:
@@ -121,7 +124,7 @@ class Predictor:
         return Moments(*self._all(self.moments_of, x))
 
     def moments_of(self, out: Float[Tensor, "R S b O"]) -> Moments:
-        """Return `moments` from network outputs."""
+        """Return the mean and variance of the predictions over the networks, from network outputs."""
         predicted = self.likelihood.mean(out)
         # Bessel's correction, as the mean is estimated from the same S samples. One sample has zero variance.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
@@ -155,7 +158,7 @@ class Predictor:
         return ClassPrediction(*self._all(self.classes_of, x))
 
     def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
-        """Return `classes` from network outputs; for the mutual information see Houlsby et al. (2011), equation 2."""
+        """Return class probabilities and uncertainty from network outputs (Houlsby et al. 2011, equation 2)."""
         mean = self.likelihood.mean(out).mean(1)
         entropy = torch.special.entr(mean).sum(-1)
         each = find_part(self.likelihood, "entropy")(self.noise, out)
@@ -172,11 +175,12 @@ class Predictor:
     def evaluate(self, x: Inputs, y: Tensor, scale: Float[Tensor, "R O"] | None = None) -> dict[str, Tensor]:
         """Return test metrics on x [R, P, ...] and y, name -> [R], averaged over points.
 
-        Regression: `rmse` of the predictive mean over all outputs; `log_likelihood` of the mixture, summed over
-        outputs; `coverage_95`, the share of targets in the central 95 % of a Gaussian with the predictive moments.
+        Regression: `rmse` of the predictive mean over all outputs; `log_likelihood` of the mixture of networks, summed
+        over outputs; `coverage_95`, the share of targets in the central 95 % of a Gaussian with the predictive moments.
         Classification: `error` of the averaged probabilities, and `log_likelihood`.
         Both: `epistemic`, the mean standard deviation over weight samples.
-        Targets [R, P, O] are standardised; metrics are in original units, in which their standard deviation is `scale`.
+        Real targets [R, P, O] are standardised. Metrics are in original units; `scale` is the standard deviation of the
+        original targets.
         """
         sums: dict[str, Tensor] = {}
         log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
@@ -201,7 +205,7 @@ class Predictor:
 
 
 def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:
-    """Return moments of the network linearised at the mean weights: f(x; M) and the diagonal of J Sigma J^T."""
+    """Return the moments of a network linearised at its mean weights M: f(x; M) and the diagonal of J Sigma J^T."""
     _, precision, scale = posterior.gaussian(state)
     at_mean, net = posterior.at_mean(state), posterior.net
 
@@ -221,7 +225,7 @@ def divided(
     points: int,
     of: Callable[[slice, Tensor], tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:
-    """Apply `of` to the outputs at all points, shared between the processes of a fit; collect [R, P, ...]."""
+    """Apply `of` to the outputs at all points, divided among the processes of a fit; return results [R, P, ...]."""
     share = parallel.share(points)
     first, count = share.start, share.stop - share.start
     chunks = ((slice(part.start - first, part.stop - first), of(part, out)) for part, out in outputs(share))
@@ -229,7 +233,7 @@ def divided(
 
 
 def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:
-    """Collect tensors for all points along `axis` from chunks, pairs of (slice of points, tensors)."""
+    """Assemble tensors over all points, which lie along `axis`, from chunks: pairs (slice of points, tensors)."""
     whole: tuple[Tensor, ...] = ()
     for part, values in chunks:
         if not whole:
@@ -241,7 +245,7 @@ def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis
 
 
 def parts(points: int, width: int, budget: int | None = None) -> Iterator[slice]:
-    """Split points into slices that stay within the budget, at `width` values per point."""
+    """Yield slices of points that stay within the budget of values, with `width` values per point."""
     size = max(1, (budget or BUDGET) // width)
     return (slice(start, min(start + size, points)) for start in range(0, points, size))
 
@@ -253,8 +257,8 @@ def mixture_quantile(
 ) -> Float[Tensor, "R b M"]:
     """Return the smallest x at which the CDF of a mixture, 1/S sum_s F_s, reaches `level`.
 
-    `cdf` returns all F_s(x); `component` returns the quantile of each F_s. Uses a bracketed secant method (Press et
-    al., Numerical Recipes, 9.4). Step functions, the CDFs of counts, must jump at integers.
+    `cdf` returns all F_s(x); `component` returns the quantile of each F_s at a level. The search is a bracketed secant
+    method (Press et al., Numerical Recipes, 9.4). CDFs of counts, which are step functions, must jump at integers.
     """
 
     def excess(x: Tensor) -> Tensor:

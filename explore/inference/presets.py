@@ -39,9 +39,10 @@ def recommended_settings(
 ) -> Recommended:
     """Return the recommended settings of a posterior class, for use if no preset is given.
 
-    Images and VIME take the `PREFERRED` preset, or else the first one. For regression on tables, settings are
-    interpolated by rows and units between the entries of `BY_ROWS` in the module of the posterior, and the noise prior
-    by rows. Otherwise: `small` below `FEW_ROWS` rows, then `hundreds` below 250 rows, or `classes` for classification.
+    Images and VIME use the preset in `PREFERRED`. Regression on tables interpolates `BY_ROWS` of the posterior's module
+    by rows and units. The noise prior is then interpolated by rows. Without `BY_ROWS`, and for classification, tables
+    use `small` below `FEW_ROWS` rows. Above, classification uses `classes`; regression uses `hundreds` below 250 rows.
+    Otherwise, tables use the first of `default`, `uci` and `paper` that exists. The last resort is the first preset.
     """
     presets, classes = registry.presets(posterior), task == "classification"
     anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)
@@ -59,12 +60,12 @@ def recommended_settings(
 
 
 def noise_for(preset: str | None) -> dict[str, float]:
-    """Return the settings of `Gaussian` that match a preset: a weak noise prior, or the default from the papers."""
+    """Return the noise-prior settings of `Gaussian` for a preset: a weak prior, or {} for the papers' default."""
     return {"prior_shape": 1.0, "prior_rate": 0.01} if preset in (None, "default", "hundreds") else {}
 
 
 def between(anchors: Mapping[int, Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    """Interpolate settings geometrically between the nearest numbers of rows (or units); integers stay integers."""
+    """Interpolate settings geometrically between the anchors (numbers of rows or units) nearest to `rows`."""
     counts = sorted(anchors)
     rows = min(max(rows, counts[0]), counts[-1])
     if rows in anchors:

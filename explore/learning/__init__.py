@@ -1,4 +1,4 @@
 """From data to a fitted model: fits, pools, the active-learning loop, comparisons, saved models, estimators.
 
-The code refers to no posterior by name. It may import every package except `vime`, `testing` and `cli`.
+This package refers to no posterior by name, and may import every package except `vime`, `testing` and `cli`.
 """

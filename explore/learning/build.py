@@ -1,4 +1,4 @@
-"""Posteriors built from recorded settings, for runs and for loading their saved models."""
+"""Construction of posteriors from recorded settings, for runs and for loading saved models."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MOST_WEIGHTS = 10**8  # limit for a network, checked before a larger one could e
 
 
 def likelihood_of(data: Any) -> str:
-    """Return the name of the likelihood for the classes of a data set or of `saved.Names`."""
+    """Return the name of the likelihood for the number of classes in `data`, a data set or `saved.Names`."""
     return {0: "gaussian", 2: "bernoulli"}.get(len(data.classes), "categorical")
 
 
 def outputs(likelihood: str, classes: int, targets: int) -> int:
-    """Return the number of network outputs for a number of classes (0: regression) and of targets."""
+    """Return the number of network outputs, given the numbers of classes (0 for a regression) and targets."""
     return 1 if likelihood == "bernoulli" else classes or targets
 
 
 def posterior(
     run: Any, shape: tuple[int, ...], outputs: int, name: str, settings: Values, noise: Mapping[str, Any]
 ) -> Predictive:
-    """Build the posterior `name` with the network and likelihood of `run`, settings of a command or a saved model."""
+    """Build the posterior `name` for `run`, the settings of a run; `noise` are the settings of the likelihood."""
     if run.net:
         image: Any = shape
         now = zoo.outputs(run.net, image, outputs, run.net_settings)
@@ -49,7 +49,7 @@ def posterior(
 
 
 def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
-    """Return the settings of the posterior and of the noise for this number of training rows."""
+    """Return the posterior's and the likelihood's settings of `run`, given the number of training rows."""
     settings, noise = run.posterior_settings, run.likelihood_settings
     if run.preset == presets.BY_ROWS:
         cls = registry.find("posteriors", run.posterior)
@@ -60,7 +60,7 @@ def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
 
 
 def dense(widths: Sequence[int]) -> nn.Module:
-    """Return a network with these layer widths. Raise InputError if it has too many weights."""
+    """Return an MLP with these layer widths, from input to output. Raise InputError if it has too many weights."""
     if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
         sizes = f"layers of {listed(widths)} units need {weights} weights"
         raise InputError(f"{sizes}, more than the limit of {MOST_WEIGHTS}. Use fewer units in --hidden")

@@ -29,10 +29,10 @@ GRID, ROUNDS = 21, 4  # grid points and refinements of the search, for a relativ
 def held_out_factors(
     posteriors: Sequence[Predictive], x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
 ) -> list[Float[Tensor, " R"]]:
-    """Return the variance factors [R] of each regression posterior, to be used with its fit to all examples.
+    """Return the variance factors [R] of each regression posterior, to apply to its fit to all examples.
 
-    In each replica, each posterior is fitted from scratch to a random part of the examples (in parallel, see
-    `explore.inference.candidates`). Its factor is then fitted to the `share` in (0, 0.5] that was held out.
+    In each replica, each posterior is fitted from scratch to a random part of the examples, in parallel (see
+    `explore.inference.candidates`). The factor is then fitted to the held-out `share` of the examples, in (0, 0.5].
     All posteriors use the same random numbers.
     """
     if posteriors[0].likelihood.discrete:
@@ -61,7 +61,7 @@ def held_out_factors(
 def variance_factor(
     predictor: Predictor, x: Float[Tensor, "R P ..."], y: Float[Tensor, "R P O"]
 ) -> Float[Tensor, " R"]:
-    """Return the factor in [0.01, 100] that maximises the likelihood of the targets, by successive grid refinement."""
+    """Return the variance factor in [0.01, 100] that maximises the likelihood of targets y, by grid refinement."""
     low = torch.full((len(y),), math.log(LEAST), dtype=y.dtype, device=y.device)
     high = torch.full_like(low, math.log(MOST))
     steps = torch.linspace(0, 1, GRID, dtype=y.dtype, device=y.device).unsqueeze(1)

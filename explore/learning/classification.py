@@ -25,7 +25,7 @@ POINTS = 20  # default number of measurements of a posterior
 
 
 class Classified(NamedTuple):
-    """Predictions for P inputs of one replica."""
+    """Class predictions of one replica for P inputs."""
 
     probabilities: Float[Tensor, "P C"]  # averaged over the weights
     log_likelihood: Float[Tensor, " P"]  # of the true class; NaN if it is unknown
@@ -33,12 +33,12 @@ class Classified(NamedTuple):
 
     @property
     def entropy(self) -> Float[Tensor, " P"]:
-        """Predictive entropy, in nats."""
+        """Predictive entropy of each input, in nats."""
         return torch.special.entr(self.probabilities).sum(1)
 
 
 def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None) -> Classified:
-    """Predict the classes of inputs x [1, P, ...]; y are the true ones, if known. Several processes share the work."""
+    """Predict the classes of inputs x [1, P, ...]; score true classes y if given. Several processes share the work."""
     likelihood, noise = predictor.likelihood, predictor.noise
 
     def of(part: slice, out: Float[Tensor, "R S b O"]) -> tuple[Tensor, Tensor]:
@@ -53,7 +53,7 @@ def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None
 
 
 def scores(predicted: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
-    """Return error rate, mean log-likelihood, Brier score (summed over classes, in [0, 2]), mean mutual information."""
+    """Return error rate, mean log-likelihood, Brier score (sum over classes, in [0, 2]) and mean mutual information."""
     distance = predicted.probabilities - F.one_hot(y, predicted.probabilities.shape[1])
     return {
         "error": float((predicted.probabilities.argmax(1) != y).double().mean()),
@@ -64,13 +64,13 @@ def scores(predicted: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
 
 
 def auroc(inside: Float[Tensor, " P"], outside: Float[Tensor, " Q"]) -> float:
-    """Return the probability that an out-of-distribution input is more uncertain. Ties count half; NaN gives NaN."""
+    """Return the AUROC of detecting out-of-distribution inputs by uncertainty; NaN if a value is not finite."""
     truth, values = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]), torch.cat([inside, outside])
     return float(roc_auc_score(truth.numpy(), values.double().cpu().numpy())) if values.isfinite().all() else math.nan
 
 
 class Task(NamedTuple):
-    """The training and test images."""
+    """Training and test images, with their class indices."""
 
     x: ImageFeed  # [1, n, C, H, W]
     y: Int[Tensor, "1 n"]
@@ -79,7 +79,7 @@ class Task(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The measurements of a posterior after some epochs."""
+    """Metrics and test predictions of a posterior after an epoch."""
 
     epoch: int
     scalars: dict[str, float]  # tag -> value
@@ -92,19 +92,19 @@ def follow(
     posterior: Predictive, task: Task, rng: Rng, samples: int, warmup: int = 0,
     saved: Mapping[str, Any] | None = None, points: int = POINTS,
 ) -> Iterator[Epoch | Measured]:  # fmt: skip
-    """Fit a posterior to images, and measure it at `points` evenly spaced epochs, including the last.
+    """Fit a posterior to images, and measure it after up to `points` evenly spaced epochs, including the last.
 
     Args:
         posterior: what to fit; its settings include the number of epochs.
-        task: the images; its training feed must draw from `rng.stream("fit")`.
-        rng: the root generator; every measurement has a stream of its own.
-        samples: weight samples for predictions.
-        warmup: epochs over which the posterior's `lr` rises in equal steps to its setting.
-        saved: `Measured.saved`, to resume from that epoch with bit-identical results.
+        task: the images; the feed `task.x` must draw from the stream `rng.stream("fit")`.
+        rng: the root generator; every measurement uses a separate stream.
+        samples: number of weight samples for predictions.
+        warmup: number of first epochs, over which the learning rate rises in equal steps to the posterior's `lr`.
+        saved: `Measured.saved` of an interrupted fit, to resume it with bit-identical results.
         points: the maximum number of measurements.
 
     Yields:
-        `Epoch` after each epoch, followed by `Measured` at the measured ones.
+        An `Epoch` after each epoch; after a measured epoch, also a `Measured`.
     """
     check_warmup(posterior, warmup)
     done, state = restore_position(saved, posterior, task.x.shape[1], 1, rng.stream("fit"), [task.x.rng])
@@ -118,7 +118,7 @@ def follow(
 
 
 def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: State | None) -> Iterator[Epoch]:
-    """Yield the epochs of a fit that begins with a warm-up."""
+    """Yield the epochs of a fit that begins with `warmup` epochs of warm-up, resuming after `done` epochs."""
     for epoch in range(done, min(warmup, posterior.epochs)):
         with graphs.use(False):  # each of these epochs would need graphs of its own
             event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, task.x.rng, epoch, state))
@@ -128,7 +128,7 @@ def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: St
 
 
 def check_warmup(posterior: Predictive, warmup: int) -> None:
-    """Raise InputError for a warm-up that is longer than training, or if the posterior has no `lr`."""
+    """Raise InputError if the warm-up is longer than training, or if the posterior has no learning rate."""
     if warmup and _lr(posterior) is None:
         raise InputError(
             f"{type(posterior).__name__} has no learning rate to warm up. Leave the warm-up (--warmup) out"
@@ -144,14 +144,14 @@ def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
 
 
 def _lr(posterior: Predictive) -> Any:
-    """Return the learning rate; for a mixture, that of its members."""
+    """Return the learning rate of a posterior or, for a mixture, of its members; None if there is none."""
     return getattr(getattr(posterior, "posterior", posterior), "lr", None)
 
 
 def measure(posterior: Any, state: State, task: Task, rng: Rng, samples: int) -> tuple[dict[str, float], Classified]:
-    """Return the metrics by tag, and the predictions for the test images.
+    """Return a dictionary of metrics by tag, and the predictions for the test images.
 
-    train/* are as in `explore.learning.compare.measure`. test/* are the `scores` and the expected calibration error.
+    Tags train/* are as in `explore.learning.compare.measure`; test/* are `scores` and the expected calibration error.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nll = -float(predictor.log_prob(task.x[:, :TRAINING], task.y[:, :TRAINING]).mean())

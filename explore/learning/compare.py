@@ -1,8 +1,8 @@
 """Comparisons of posteriors that are fitted on the same splits in parallel and measured during training.
 
-Each split is a replica. Candidates, which differ only in some numeric settings, are replicas too. Every posterior uses
-the same random stream, so its results do not depend on the others (for candidates, up to rounding). All report the same
-tags; values that need a posterior density are NaN without one.
+Each split is a replica. Candidates, posteriors that differ only in some numeric settings, are further replicas.
+Every posterior uses the same random stream, so its results do not depend on the other posteriors (for candidates, up to
+rounding). All posteriors report the same tags. Metrics that need a posterior density are NaN if there is none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OWN = "train/prior_variance"  # prefix of tags that only some posteriors have
 
 
 class Splits(NamedTuple):
-    """Training and test examples of R splits, standardised by the training part of each."""
+    """Training and test examples of R splits; each split is standardised by its training part."""
 
     x: Tensor  # [R, n, D]
     y: Tensor  # [R, n, O], or [R, n] class indices
@@ -50,7 +50,7 @@ class Splits(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The measurements of a posterior after some epochs."""
+    """Metrics and state of a posterior after an epoch."""
 
     epoch: int
     scalars: dict[str, Float[Tensor, " R"]]  # tag -> one value per split
@@ -61,8 +61,8 @@ class Measured(NamedTuple):
 class Reliability(NamedTuple):
     """A reliability diagram: observed against expected frequencies of correct predictions.
 
-    Regression: coverage of central intervals against their level, for a Gaussian with the predictive mean and total
-    variance. Classification: accuracy against mean confidence in each of 15 confidence bins.
+    Regression: coverage against nominal level, for central intervals of a Gaussian with the predictive mean and total
+    variance. Classification: accuracy against mean confidence, in each of 15 confidence bins.
     """
 
     expected: Float[Tensor, "R K"]
@@ -76,9 +76,9 @@ class Reliability(NamedTuple):
 
 
 def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits:
-    """Return the first k of the standard 90/10 splits, standardised by the training part.
+    """Return the first k of the standard 90/10 splits, each standardised by its training part.
 
-    With `validation`, this share of each training part becomes the test part; the original test part is not used.
+    With `validation` > 0, this share of each training part becomes the test part, and the original test part is unused.
     """
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k, validation=validation), strict=True))
     x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))
@@ -98,13 +98,13 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
 
 
 def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch | Measured]:
-    """Fit and measure one posterior; for arguments and events see `follow_candidates`."""
+    """Fit and measure one posterior; like `follow_candidates`, but yield a `Measured` instead of a list."""
     for event in follow_candidates([posterior], *args, **kwargs):
         yield event if isinstance(event, Epoch) else event[0]
 
 
 def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
-    """Return the position from which a fit can resume, given its last epoch and the streams of its shards."""
+    """Return a checkpoint of a fit after this epoch: its number, its state, and the random states of the shards."""
     return {
         "epoch": epoch.epoch,
         "generator": torch.stack([stream.generator.get_state() for stream in shards]),
@@ -115,9 +115,10 @@ def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
 def restore_position(
     saved: Mapping[str, Any] | None, posterior: Predictive, n: int, replicas: int, rng: Rng, shards: Sequence[Rng]
 ) -> tuple[int, State | None]:
-    """Restore a `position`: set the streams, and return the number of epochs and the state; (0, None) without one.
+    """Restore a `position`: set the streams of the shards, and return the number of epochs and the state.
 
-    The posterior is fitted to n examples. `rng` initialises a temporary state, which only provides the shapes.
+    Return (0, None) if `saved` is None. The posterior is fitted to n examples. `rng` initialises a temporary
+    state, which only provides the shapes.
     """
     if saved is None:
         return 0, None
@@ -134,18 +135,18 @@ def follow_candidates(
     """Fit posteriors on all splits in parallel, and measure them at evenly spaced epochs.
 
     Args:
-        posteriors: one, or several that are `candidates.alike`, which are measured less often.
-        splits: the examples.
-        rng: the root generator; the fit and every measurement have streams of their own.
-        samples: weight samples for predictions.
-        saved: `Measured.saved`, to resume from that epoch with bit-identical results.
-        calibrate: the share of the training examples held out of a second fit, which determines the factor on the
-            predictive variance for all test metrics; 0: no factor.
+        posteriors: one posterior, or several that are `candidates.alike`. Several are measured less often.
+        splits: training and test examples.
+        rng: the root generator; the fit and every measurement use separate streams.
+        samples: number of weight samples for predictions.
+        saved: `Measured.saved` of an interrupted fit, to resume it with bit-identical results.
+        calibrate: share of the training examples that a second fit holds out, to fit a factor on the predictive
+            variance for all test metrics; 0: no factor.
         jobs: processes that share the splits, see `explore.learning.fit.sharded_fit`.
 
     Yields:
-        `Epoch` after each epoch (in several processes only after measured epochs). After about `POINTS` of them, a list
-        with the `Measured` of each posterior follows.
+        An `Epoch` after each epoch (with several processes, only after measured epochs). After a measured epoch, also a
+        list with the `Measured` of each posterior. One posterior is measured up to `POINTS` times.
     """
     if splits.scale is not None and (kind := posteriors[0].likelihood).scaling == "none":
         raise InputError(
@@ -177,18 +178,18 @@ def follow_candidates(
 def measure(
     posterior: Any, state: State, splits: Splits, rng: Rng, samples: int, factor: Float[Tensor, " R"] | None = None
 ) -> dict[str, Float[Tensor, " R"]]:
-    """Return the values of all tags for each split.
+    """Return all metrics by tag, with one value per split.
 
-    train/nll: E_q[-log p(y|x,w)] per example, over at most 1000 training examples, in nats of standardised targets.
+    train/nll: E_q[-log p(y|x,w)] per example, over at most 1000 training examples, in nats, for standardised targets.
     train/kl: the KL divergence of weights and noise from their priors.
-    train/elbo: -(n nll + kl), the evidence lower bound for n training examples, whatever the `kl_weight`.
+    train/elbo: -(n nll + kl), the evidence lower bound for n training examples; independent of `kl_weight`.
     train/bound: the ELBO in nats per training example, with targets in original units.
-    train/objective: -(N nll + kl_weight kl), which training maximises; N is n times the augmentation.
-    train/prior_variance_* and similar: only for posteriors that learn them.
-    test/*: metrics of `Predictor.evaluate` in original units, and the error of `reliability`. With a `factor` on the
-        predictive variance (test/variance_factor), these are calibrated.
+    train/objective: -(N nll + kl_weight kl), which training maximises; N is n times the setting `augmentation`.
+    train/prior_variance_* and similar: learned hyperparameters, only for posteriors that have some.
+    test/*: metrics of `Predictor.evaluate` in original units, and the error of `reliability`. If `factor` is given, it
+        scales the predictive variance for these metrics, and is reported as test/variance_factor.
     test/joint_log_likelihood: (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s).
-    structure/*: the posterior's own diagnostics, and the share of its curvature that is still the initial one.
+    structure/*: the posterior's `diagnostics`, and the share of its curvature that still comes from the initial value.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
@@ -223,7 +224,7 @@ def measure(
 
 
 def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
-    """Return the `Reliability` of predictions at x [R, P, D] for targets y [R, P, O], or classes [R, P]."""
+    """Return the `Reliability` of predictions at x [R, P, D], given targets y [R, P, O] or class indices y [R, P]."""
     if not predictor.likelihood.discrete:
         mean, variance, noise = predictor.label_moments(x)
         score = (y - mean).abs() / (variance + noise).sqrt()
@@ -235,7 +236,7 @@ def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
 
 
 def confidence_bins(mean: Float[Tensor, "R P C"], y: Tensor) -> Reliability:
-    """Return the `Reliability` of class probabilities for the true classes y [R, P]."""
+    """Return the `Reliability` of class probabilities `mean`, given the true classes y [R, P]."""
     confidence, chosen = mean.max(-1)
     # The probabilities of a failed fit may be NaN.
     member = F.one_hot((confidence.nan_to_num() * BINS).long().clamp_max(BINS - 1), BINS).to(mean)  # [R, P, bins]

@@ -31,7 +31,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class _Bayesian(BaseEstimator):
-    """The base class of both estimators, which document the parameters."""
+    """The base class of both estimators; `BayesianRegressor` documents the parameters."""
 
     model_: FittedModel
     n_features_in_: int
@@ -76,7 +76,7 @@ class _Bayesian(BaseEstimator):
         )  # fmt: skip
 
     def _recommended(self, x: np.ndarray, classes: bool) -> Recommended:
-        """Return the recommended settings for these examples, which replace a preset."""
+        """Return the recommended settings for examples x, which apply if there is no preset."""
         task = "classification" if classes else "regression"
         posterior, units = registry.find("posteriors", self.posterior), max(self._widths(), default=1)
         return recommended_settings(posterior, len(x), x.shape[1], task, units=units)
@@ -93,7 +93,7 @@ class _Bayesian(BaseEstimator):
         return inputs
 
     def _sampled(self, x: Any, n_samples: int, random_state: Any) -> np.ndarray:
-        """Return joint samples of labels [n, P, O], or of class indices [n, P]."""
+        """Draw n joint samples of targets [n, P, O], or of class indices [n, P], at features x [P, D]."""
         inputs = self._inputs(x)
         model = dataclasses.replace(self.model_, seed=_seed(random_state))
         return model.sample(inputs, n_samples)[0].cpu().numpy()
@@ -108,20 +108,20 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
             `explore.inference.presets.recommended_settings` gives for the number of examples.
         settings: settings of the posterior, which override those of the preset.
         hidden: units of each hidden layer.
-        epochs: passes over the data; None: as many as the preset has.
-        samples: number of networks sampled for predictions.
-        standardise: whether to standardise the features by the training data; targets always are.
+        epochs: passes over the data; None: as in the preset or the recommended settings.
+        samples: number of networks to sample for predictions.
+        standardise: whether to standardise the features by the training data; targets are always standardised.
         dtype: floating-point type to compute in: "float64", as in scikit-learn, or "float32".
-        calibrate: share of the data held out of a second fit, to which one factor on the predictive variance is
-            fitted; 0: no calibration. It must be 0 for classification.
-        noise: settings of the `Gaussian` likelihood, such as {"noise_std": 0.1}, in standard deviations of the targets;
-            None: unknown noise. The prior on its precision then comes from the preset or, without a preset, from the
-            recommended settings.
-        target_transform: fit the targets as they are ("none"), their logarithm ("log"), or the normal score of their
-            rank ("rank"), as in `explore suggest --transform`. Predictions are in original units.
-        keep_na: for a classifier: whether labels such as "NA", "nan" and "-" are classes. Otherwise they raise
-            InputError, since they mark missing measurements in tables.
-        random_state: seed of all random numbers, as everywhere in scikit-learn.
+        calibrate: share of the data that a second fit holds out, to fit one factor on the predictive variance;
+            0: no calibration. Must be 0 for classification.
+        noise: settings of the `Gaussian` likelihood, such as {"noise_std": 0.1}, in standard deviations of the targets.
+            None: the noise is learned. The prior on the noise precision then comes from the preset or, without a
+            preset, from the recommended settings.
+        target_transform: scale on which targets are fitted: unchanged ("none"), logarithm ("log"), or normal score of
+            the rank ("rank"), as in `explore suggest --transform`. Predictions are in original units.
+        keep_na: whether a classifier accepts labels such as "NA", "nan" and "-" as classes. If False, such labels
+            raise InputError, since they mark missing measurements in tables.
+        random_state: seed of all random numbers, as in scikit-learn.
 
     Attributes:
         model_: the `FittedModel` of the transformed targets, which can be saved without pickle.
@@ -147,9 +147,9 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """Return the mean, in the shape of y; with `return_std`, also the standard deviation of a label, with noise.
+        """Return the predictive mean, in the shape of y; with `return_std`, also the standard deviation (with noise).
 
-        For transformed targets, return the median, and half the distance between the 16 % and 84 % quantiles.
+        For transformed targets, return the median and half the distance between the 16 % and 84 % quantiles instead.
         """
         x = self._inputs(X)
         if self.transform_.kind == "none":
@@ -162,13 +162,13 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return (middle, deviation) if return_std else middle
 
     def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:  # noqa: N803
-        """Return the quantiles of a label at these levels: [P, K], or [P, O, K] if y was [P, O]."""
+        """Return the predictive quantiles at K levels: [P, K], or [P, O, K] if the training targets were [P, O]."""
         x = self._inputs(X)
         quantiles = self.model_.quantiles(x, tuple(levels) if isinstance(levels, Iterable) else levels)  # [K, R, P, O]
         return np.stack([self._out(one) for one in self.transform_.undo(quantiles.cpu().numpy())], -1)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
-        """Draw n joint samples of the labels, [P, n] or [P, O, n]. Each sample uses one network for all points."""
+        """Draw n joint samples of the targets, [P, n] or [P, O, n]. Each sample uses one network for all points."""
         drawn = self._sampled(X, n_samples, random_state)
         drawn = np.moveaxis(self.transform_.undo(drawn), 0, -1)
         return drawn[:, 0] if self._flat else drawn
@@ -186,7 +186,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for classification with two or more classes, which may have any names.
 
-    It has the parameters of `BayesianRegressor`, except `noise`, `calibrate` and `target_transform`.
+    Parameters are as in `BayesianRegressor`; `noise`, `calibrate` and `target_transform` must keep their defaults.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -216,7 +216,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         return self
 
     def _check_marks(self, y: np.ndarray) -> None:
-        """Raise InputError for empty labels and, without `keep_na`, for labels that mark missing values."""
+        """Raise InputError for empty labels and, without `keep_na`, for marks of missing values such as "NA"."""
         marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
         if marks and not (self.keep_na and all(map(str.strip, marks))):
             names = listed(map(shown, sorted(set(marks))))
@@ -226,12 +226,12 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
             )
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return the class probabilities [P, C], averaged over the networks."""
+        """Return the class probabilities [P, C], averaged over the sampled networks."""
         x = self._inputs(X)
         return self.model_.probabilities(x)[0].cpu().numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return the name of the most likely class of each point, [P]."""
+        """Return the most likely class of each point, by name, [P]."""
         indices = self.predict_proba(X).argmax(1)  # before `classes_` is read, since this checks that there is a fit
         classes: np.ndarray = self.classes_[indices]
         return classes
@@ -244,7 +244,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
 
 
 def _check_types(y: Any) -> None:
-    """Raise InputError for missing labels or several types, which NumPy would convert: 1 beside "a" becomes "1"."""
+    """Raise InputError for missing labels or several types, since NumPy would convert the 1 in [1, "a"] to "1"."""
     if y is None or (isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object):
         return  # scikit-learn rejects None, and such an array has one type
     labels = np.asarray(y, dtype=object).ravel()
@@ -258,7 +258,7 @@ def _check_types(y: Any) -> None:
 
 
 def _seed(random_state: Any) -> int:
-    """Return an integer seed unchanged, or draw one from a generator."""
+    """Return an integer `random_state` unchanged; otherwise draw a seed from it as a random generator."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -33,7 +33,7 @@ AREA, RATIO = (0.08, 1.0), 4 / 3  # share of the image and largest aspect ratio 
 
 
 class Epoch(NamedTuple):
-    """The state after a pass over the data."""
+    """The state of a fit after an epoch, one pass over the data."""
 
     epoch: int  # from 1
     epochs: int
@@ -42,7 +42,7 @@ class Epoch(NamedTuple):
 
 
 def batches(n: int, size: int, least: int = 1) -> list[slice]:
-    """Divide n examples into round(n / size) non-empty batches of near-equal size; `least` is the minimum number."""
+    """Return slices that divide n examples into round(n / size) near-equal batches, and at least `least` batches."""
     count = max(min(least, n), round(n / size))
     bounds = [round(i * n / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
@@ -56,16 +56,16 @@ def fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Train on n examples per replica; yield an `Epoch` after each pass, the last one with the state after `finish`.
+    """Fit to n examples per replica; yield an `Epoch` after each pass. The last pass ends with `posterior.finish`.
 
     Args:
-        posterior: what to train; its settings include the number of epochs.
-        x: [R, n, ...] inputs, or a feed of images that produces such batches on demand.
+        posterior: what to fit; its settings include the number of epochs.
+        x: [R, n, ...] inputs, or a feed that loads batches of images on demand.
         y: [R, n, O] targets, or [R, n] class indices.
-        rng: the random stream of this fit, for initialisation, order and noise.
-        done: finished epochs of an interrupted fit; `rng.generator` must be in its state after them.
-        state: the state after these epochs; None: the posterior's initial state. It must come from a fit to the same
-            number of examples, which determines the weight of the prior.
+        rng: the random stream of this fit, for initialisation, data order and noise.
+        done: finished epochs of an interrupted fit. `rng.generator` must be in its state after these epochs.
+        state: the posterior's state after these epochs; None: a new initial state. The state must come from a fit to
+            the same number of examples, which determines the weight of the prior.
     """
     replicas, n = x.shape[:2]
     state = posterior.init(n, replicas, rng) if state is None else state
@@ -88,17 +88,17 @@ def fit(
 
 
 def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y: Tensor, rng: Rng) -> Epoch:
-    """Return the last epoch of a `fit`; earlier states, which would take gigabytes, are not kept."""
+    """Run a `fit` and return its last epoch. Earlier states are not kept, since they could take gigabytes."""
     return deque(fit(posterior, x, y, rng), maxlen=1).pop()
 
 
 def streams(rng: Rng, shards: int) -> list[Rng]:
-    """Return the random stream of each shard; a single shard has the stream of an undivided fit."""
+    """Return the random stream of each shard. A single shard uses `rng` itself."""
     return [rng] if shards == 1 else [rng.shard(i) for i in range(shards)]
 
 
 def stops(epochs: int, count: int) -> list[int]:
-    """Return about `count` evenly spaced epochs, including the last."""
+    """Return the numbers of up to `count` evenly spaced epochs, including the last."""
     return sorted({math.ceil(epochs * i / count) for i in range(1, count + 1)})
 
 
@@ -111,10 +111,10 @@ def sharded_fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Train as `fit` does, with one process per stream in `rngs`; if several, yield only after the epochs in `at`.
+    """Fit as `fit` does, with one process per stream in `rngs`. Several processes yield only after the epochs in `at`.
 
-    Every shard gets the same part of each arm (a block of replicas, see `Rng.arms`). The streams advance as in `fit`.
-    `at` is ascending and ends with the last epoch. `done` and `state` are as in `fit`, for all replicas.
+    An arm is a block of replicas (see `Rng`); every shard gets the same part of each arm. The streams advance as in
+    `fit`. `at` is ascending and ends with the last epoch. `done` and `state` are as in `fit`, for all replicas.
     """
     if len(rngs) == 1:
         yield from fit(posterior, x, y, rngs[0], done, state)
@@ -151,7 +151,7 @@ def _advance(
     threads: int,
     record: bool | None,
 ) -> tuple[State, Info, Tensor]:
-    """Train a shard up to the next stop, in a separate process; return its state, info and generator."""
+    """Train a shard up to epoch `stop`, in a separate process; return its state, info and random state."""
     torch.set_num_threads(threads)
     execute(record=record)
     for epoch in fit(posterior, x, y, rng, done, state):
@@ -161,7 +161,7 @@ def _advance(
 
 
 def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
-    """Join shards in the order of the replicas; leaves without a replica axis are equal in all shards."""
+    """Join the trees of all shards, and index the replicas by `order`. Scalar leaves are equal in all shards."""
     first, *rest = trees
     return tree.map_tensors(lambda *t: torch.cat(t)[order] if t[0].dim() else t[0], first, *rest)
 
@@ -170,15 +170,15 @@ def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
 
 
 class ImageFeed:
-    """Images for `fit` and `predict`, indexed like a tensor [R, n, C, H, W]; replicas share the images.
+    """A feed of images for fits and predictions, indexed like a tensor [R, n, C, H, W]; replicas share the images.
 
     Args:
-        images: uint8 [n, C, H, W], on the device to compute on, or in files.
+        images: a uint8 tensor [n, C, H, W] on the device to compute on, or image files.
         mean: [C] channel means, in [0, 255].
         scale: [C] channel standard deviations.
-        replicas: R.
-        rng: the random stream of the fit; augmentations are drawn from it, and batches have its dtype.
-        augmentation: for shuffled batches, in training; slices are not augmented.
+        replicas: the number of replicas, R.
+        rng: the random stream of the fit, which draws the augmentations. Batches have the dtype of this stream.
+        augmentation: applied to shuffled batches, for training. Slices of the feed are not augmented.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ImageFeed:
         self._mean, self._scale = (t.to(rng.device, rng.dtype)[:, None, None] for t in (mean, scale))
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a tensor [R, b, C, H, W] for the key `[:, part]`, or all images in a new order for `[rows, order]`."""
+        """Return a batch [R, b, C, H, W] for a key `[:, part]`, or a shuffled feed for a key `[rows, order]`."""
         _, points = key
         if isinstance(points, slice):
             self.ahead(None, points, points.indices(self.shape[1])[1])
@@ -208,7 +208,7 @@ class ImageFeed:
     def training(
         self, points: Int[Tensor, "R b"], places: Float[Tensor, "R b _k"] | None
     ) -> Float[Tensor, "R b C H W"]:
-        """Return a training batch; `places` in [0, 1) determine the augmentation of each image."""
+        """Return a training batch; the random numbers `places` in [0, 1) determine the augmentation of each image."""
         if places is None:
             return self._standardised(self._at(points))
         images, flat = self._at(points.flatten()), places.flatten(0, 1)
@@ -219,13 +219,13 @@ class ImageFeed:
         return self._standardised(augmented.unflatten(0, points.shape))
 
     def places(self) -> Float[Tensor, "R n _k"] | None:
-        """Draw the numbers that place random crops and flips of all images; return None without augmentation."""
+        """Draw random numbers that determine the crop and flip of each image; return None without augmentation."""
         if self._augmentation == "none":
             return None
         return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
     def ahead(self, order: Int[Tensor, "... n"] | None, part: slice, then: int) -> None:
-        """Start decoding images in files: a `part` of `order` (None: unshuffled), and equally many from `then` on."""
+        """Start decoding the images at positions `part` of `order` (None: unshuffled), and as many from `then` on."""
         if not isinstance(self._images, ImageFiles):
             return
         order = torch.arange(self.shape[1]) if order is None else order
@@ -257,7 +257,7 @@ class _Shuffled:
 
 
 def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip: bool) -> UInt8[Tensor, "N C H W"]:
-    """Pad each image by four black pixels, crop it at random to its old size and, with `flip`, mirror half of them."""
+    """Pad images by four black pixels, crop them at random to the old size and, with `flip`, mirror half of them."""
     count, _, height, width = images.shape
     padded = F.pad(images, (PADDING,) * 4)
     down, right, turn = places.unbind(1)
@@ -272,7 +272,7 @@ def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip
 
 
 def resized(images: Float[Tensor, "N C H W"], places: Float[Tensor, "N 5"]) -> Float[Tensor, "N C H W"]:
-    """Resize a random crop of each image to its full size, and mirror half of them (Szegedy et al. 2015, Section 6)."""
+    """Resize random crops of the images to full size, and mirror half of them (Szegedy et al. 2015, Section 6)."""
     area, ratio, down, right, turn = places.unbind(1)
     area, ratio = AREA[0] + (AREA[1] - AREA[0]) * area, RATIO ** (2 * ratio - 1)
     width, height = ((area * r).sqrt().clamp_max(1.0) for r in (ratio, 1 / ratio))  # as shares of the image's

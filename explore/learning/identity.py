@@ -1,4 +1,4 @@
-"""Identity of posteriors and points, to check that saved results belong to them."""
+"""Identification of posteriors and points, to check that saved results belong to them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ BYTES = 16  # of a point's fingerprint
 
 
 def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
-    """Return a network's outputs for fixed inputs of this shape and fixed weights, the same on every device.
+    """Return 8 outputs of a network at each of 5 input scales, for fixed weights and fixed inputs of this shape.
 
-    They distinguish modules that have the same text but a different forward().
+    The outputs are the same on every device. They tell apart modules with the same repr() but a different forward().
     """
     fixed = Rng(0)
     layers = [t.unsqueeze(1).to(rng.device, rng.dtype) for t in net.glorot(1, fixed)] + [*net.unit_norms(1, rng)]
@@ -40,7 +40,7 @@ def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"
 
 
 def alike(net: Network, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
-    """Return whether two results of `outputs` are equal at every scale, up to rounding."""
+    """Return whether two results of `outputs` are equal at every input scale, up to rounding."""
     if one.shape != other.shape:
         return False
     close = CLOSE_AMP if getattr(net, "amp", False) else CLOSE
@@ -49,7 +49,7 @@ def alike(net: Network, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
 
 
 def described(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Describe a posterior by pairs (name, text), one for each part and setting except `epochs`."""
+    """Yield pairs (name, text) that describe a posterior, one for each part and each setting except `epochs`."""
     if is_dataclass(value) and not isinstance(value, type):
         yield name, type(value).__name__
         for f in fields(value):
@@ -61,7 +61,7 @@ def described(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """Return a setting as text. Equal settings have the same text: 1 and 1.0, or a tuple and a list."""
+    """Return a setting as text. Equal settings have the same text, such as 1 and 1.0, or (1, 2) and [1, 2]."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, tuple | list):
@@ -73,7 +73,7 @@ def _text(value: Any) -> str:
 
 
 def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Raise InputError at the first difference between posteriors. Settings of only one version are ignored."""
+    """Raise InputError if two descriptions of a posterior differ. Settings that only one of them has are ignored."""
     for name, text in current.items():
         if saved.get(name, text) != text:
             lines = zip_longest(saved[name].splitlines(), text.splitlines(), fillvalue="")
@@ -85,7 +85,7 @@ def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
 
 
 def fingerprints(x: Tensor) -> UInt8[np.ndarray, "P 16"]:
-    """Hash the float64 values of each of the points x [P, ...]."""
+    """Return a hash of 16 bytes for each point of x [P, ...], from its float64 values."""
     hashes = bytearray()
     for part in x.split(1024):
         # + 0.0 replaces -0.0, which equals 0.0, by 0.0.
@@ -95,7 +95,7 @@ def fingerprints(x: Tensor) -> UInt8[np.ndarray, "P 16"]:
 
 
 def digest(x: Tensor, prints: UInt8[np.ndarray, "P 16"], allowed: Bool[Tensor, "T P"]) -> UInt8[np.ndarray, "T 32"]:
-    """Hash the points' fingerprints with each trial's mask `allowed`; the order of the points does not matter."""
+    """Return one hash per trial, from all fingerprints and the trial's mask, independent of the order of points."""
     contents, kind = np.unique(prints, axis=0, return_inverse=True)
     head = hashlib.sha256(str(tuple(x.shape)).encode() + contents.tobytes())
     hashes = bytearray()
@@ -112,9 +112,9 @@ def find(
     prints: UInt8[np.ndarray, "P 16"],
     allowed: Bool[Tensor, "R P"],
 ) -> Int[Tensor, "R n"]:
-    """Return the indices of points with the fingerprints `wanted`; equal points are interchangeable.
+    """Return the indices of the points with the fingerprints `wanted`; equal points are interchangeable.
 
-    A replica keeps its indices `before` if all are still correct. Raise InputError for missing or forbidden points.
+    A replica keeps its indices `before` if all still match. Raise InputError if a point is missing or not allowed.
     """
     places = before.cpu().numpy().copy()
     for r, (rows, old, may) in enumerate(zip(wanted, places, allowed.cpu().numpy(), strict=True)):

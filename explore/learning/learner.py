@@ -35,7 +35,7 @@ STOPS = 10  # progress reports of a fit in several processes
 
 
 class Fitted(NamedTuple):
-    """A fit to all labels so far."""
+    """The fit of a learner to all labels so far."""
 
     state: State
     info: Info
@@ -48,17 +48,17 @@ class ActiveLearner:
     Args:
         posterior: the posterior, fitted from scratch after every `tell`.
         x: [P, ...] inputs of all points, labelled or not.
-        acquisitions: one rule (or its name) per arm; the arms share initialisation, noise and everything else.
+        acquisitions: one rule (or its name) per arm. The arms share everything else, including random numbers.
         trials: independent repetitions; R = trials * len(acquisitions).
         allowed: [trials, P] mask of the points that may ever be chosen (not test points); default: all.
         seed: root of all random streams; the seed and the labels determine all results.
-        samples: weight samples for predictions.
-        cost: [P] cost of each point's label, positive; rules then choose by score per cost.
+        samples: number of weight samples for predictions.
+        cost: [P] positive costs of the points' labels; rules then choose by score per cost.
         targets: [T, ...] inputs whose labels are of interest, for rules that use them; default: the candidates.
-        standardise: how to standardise inputs: by mean and standard deviation of the labelled points ("labelled") or
-            of all allowed points ("pool"), not at all ("none"), or by a `Standardiser` for one input. Images are only
-            standardised by a `Standardiser`, such as one of shape [C, 1, 1]. Regression targets are always standardised
-            by the labelled points, except for a `trained` net, which needs "none".
+        standardise: scales of the inputs. "labelled": mean and standard deviation of the labelled points; "pool": those
+            of all allowed points; "none": unchanged; or a `Standardiser` for one input. Images are only standardised
+            by a `Standardiser`, such as one of shape [C, 1, 1]. Regression targets are always standardised by the
+            labelled points, except for a pretrained network (`trained`), which needs "none".
         device, dtype: device and floating-point type to compute with.
         jobs: processes that share the trials of each fit, see `explore.learning.fit.sharded_fit`.
         posterior_for: a function from the number of labels to the posterior; None: always `posterior`.
@@ -109,7 +109,7 @@ class ActiveLearner:
 
     @property
     def mask(self) -> Bool[Tensor, "R P"]:
-        """Mask of points available to `ask`."""
+        """Mask of the points that `ask` can still choose."""
         return self._pool.mask
 
     @property
@@ -129,7 +129,7 @@ class ActiveLearner:
         self._renew()
 
     def fit(self) -> Iterator[Epoch]:
-        """Fit to all labels so far, unless already done; yield after every epoch, or ten times with several `jobs`."""
+        """Fit to all labels so far, unless already done; yield all epochs or, with several `jobs`, up to ten epochs."""
         if self._fitted is not None:
             return
         scales = self._pool.scales()
@@ -149,14 +149,14 @@ class ActiveLearner:
 
     @property
     def fitted(self) -> Fitted:
-        """The fit to all labels so far; fits first if necessary."""
+        """The fit to all labels so far, computed at the first access."""
         for _ in self.fit():
             pass
         assert self._fitted is not None
         return self._fitted
 
     def check(self, k: int, times: int = 1, pending: int = 0) -> None:
-        """Raise InputError if `times` batches of k points, beside pending ones, are too many for the pool or a rule."""
+        """Raise InputError if `times` batches of k exceed the candidates (without `pending`), or a rule forbids k."""
         available = int(self.mask.sum(1).min()) - pending
         check_count("k", k)
         if k * times > available:
@@ -166,10 +166,10 @@ class ActiveLearner:
             base.check(rule, self.posterior, self.samples, k)
 
     def ask(self, k: int = 1, pending: Any = None) -> Choice:
-        """Choose the next k points of every replica, [R, k], each arm by its own rule.
+        """Choose the next k points of every replica, [R, k]. Each arm uses its own rule.
 
-        Warn if a rule scores points independently, so that its batch may contain near-duplicates. In several processes
-        (`execution.parallel`), each scores a part of the pool, and all return the same points.
+        Warn if a rule scores points independently, so that its batch may contain near-duplicates. With several
+        processes (`execution.parallel`), each process scores a part of the pool, and all return the same points.
 
         Args:
             k: number of points.
@@ -194,11 +194,11 @@ class ActiveLearner:
         return FittedModel(self.posterior, state, scales, shape, self.samples, self.rng.seed, self.round, self.rng.arms)
 
     def predict(self, x: Any) -> Prediction:
-        """Return predictions of a regression at new inputs x [P, ...]."""
+        """Return the predictive means and standard deviations of a regression at new inputs x [P, ...]."""
         return self.model.predict(x)
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
-        """Return low and high ends of the central interval that contains a target at x with probability `level`."""
+        """Return lower and upper ends of central intervals that contain the targets at x with probability `level`."""
         return self.model.interval(x, level)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
@@ -206,17 +206,17 @@ class ActiveLearner:
         return self.model.probabilities(x)
 
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
-        """Return test metrics in original units on pool points [R, m]; y [P, O] or [P] are the labels of all points."""
+        """Return test metrics in original units at pool points [R, m]; y [P, O] or [P] has the labels of all points."""
         scales = self.fitted.scales
         unit = scales.y.scale.squeeze(1) if scales.y.scale.dim() else None
         return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the labels so far; the arguments and the seed determine everything else."""
+        """Return the labels so far; the constructor's arguments, including the seed, determine everything else."""
         return self._pool.state_dict()
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Resume from a `state_dict`; the points (in any order) and the arguments must be the same."""
+        """Resume from the `state_dict` of a learner with the same points (in any order) and the same arguments."""
         self._pool.load_state_dict(saved)
         self._renew()
 
@@ -237,7 +237,7 @@ class ActiveLearner:
         return Predictor.sample(self.posterior, self.fitted.state, self.samples, self.rng.stream(stream, self.round))
 
     def _choose(self, i: int, k: int, pending: Tensor | None) -> Choice:
-        """Choose the next points of arm i."""
+        """Choose the next k points in every trial of arm i."""
         rule, arm = self.acquisitions[i], slice(i * self.trials, (i + 1) * self.trials)
 
         def sample() -> Predictor:  # for all arms at once, so that they share random numbers
@@ -265,7 +265,7 @@ class ActiveLearner:
 
 
 def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
-    """Check and yield the rules, one per arm."""
+    """Yield the acquisition rule of each arm, looked up if it is a name. Raise InputError if it is no function."""
     if isinstance(acquisitions, str) or not isinstance(acquisitions, Sequence) or not acquisitions:
         raise InputError(f"acquisitions is {acquisitions!r:.100}; it must be a list of rules, such as ['random']")
     for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions):
@@ -286,14 +286,14 @@ class Round(NamedTuple):
 
 
 def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k: int = 1) -> Iterator[Epoch | Round]:
-    """Run rounds of fit, test and acquire, from the learner's round on; yield each `Epoch` and each finished `Round`.
+    """Run rounds of fit, test and acquisition from the learner's round on. Yield each `Epoch` and finished `Round`.
 
     Args:
-        learner: a learner that has its initial labels (this is round 1).
+        learner: a learner that has labels. With its initial labels only, the learner is in round 1.
         y: [P, O] or [P] labels of all points, used as the oracle.
-        test: [R, m] indices of the held-out points of every replica.
-        rounds: total number of fits; the last one is not followed by an acquisition.
-        k: points acquired after each fit.
+        test: [R, m] indices of the held-out points in every replica.
+        rounds: total number of rounds; the last round acquires no points.
+        k: number of points to acquire after each fit.
     """
     labels = np.asarray(y)
     if learner.round < rounds:

@@ -1,4 +1,4 @@
-"""Predictions for new tables and images with the model of a finished run: `explore.load_run`."""
+"""Predictions for new tables and images, with a fitted model of a finished run (`explore.load_run`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TableWarning(UserWarning):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """One of the fitted models of a run, with the names of its features and targets."""
+    """A fitted model of a run, with the names of its features and targets."""
 
     folder: Path
     settings: ModelSettings  # settings of the run that determine its models
@@ -47,12 +47,12 @@ class LoadedRun:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The model's input columns."""
+        """Names of the model's input columns."""
         return self.saved.names.features
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes, in the order of their probabilities; empty for a regression."""
+        """Names of the classes, in the order of the predicted probabilities; empty for a regression."""
         return self.saved.names.classes
 
     @property
@@ -62,7 +62,7 @@ class LoadedRun:
 
     @property
     def about(self) -> str:
-        """A description of this model: its posterior and keys, and the number of training examples."""
+        """A description of this model: posterior, keys such as arm and trial, and the number of training examples."""
         posterior, *keys = self.which.items()
         parts = [str(posterior[1])]
         for key, value in keys:
@@ -83,23 +83,23 @@ class LoadedRun:
         A `TableWarning` reports imputed cells and unknown columns.
 
         Args:
-            table: a data frame, or a file that `load_table` reads. For a run on images: an image, a folder of images,
-                or an .npz file with `x`, uint8 [images, height, width] or with 1 or 3 channels last.
-            level: probability of the interval; None: 0.9.
-            quantiles: levels of further quantiles.
+            table: a data frame, or a file that `load_table` reads. For a run on images: an image file, a folder
+                of images, or an .npz file with array `x`, uint8 [images, height, width] or with 1 or 3 channels last.
+            level: probability of the central interval; None: 0.9.
+            quantiles: levels of additional quantiles to predict.
             sheet: sheet of an Excel file; None: the first.
 
         Returns:
-            One row per row of the table, with the index of a data frame.
+            One row per row of `table`, with the index of a data frame, or one row per image.
             Regression: `mean`; `low` and `high`, between which the target lies with probability `level`; the standard
-            deviations `epistemic` and `noise`; and quantiles such as `q0.05`. With several targets, each name ends with
-            `_TARGET`. If the model was fitted to logarithms or ranks of the targets, `mean` is the median, and the
-            standard deviations are in that scale.
+            deviations `epistemic` and `noise`; and quantiles such as `q0.05`. With several targets, each column
+            name ends with `_TARGET`. If the model was fitted to log- or rank-transformed targets, `mean` is
+            the median, and the standard deviations are on the transformed scale.
             Classification: `p_NAME` for each class; the most likely `class`; and, in nats, the `entropy` of the
             prediction and the mutual `information` between class and weights.
 
         Raises:
-            InputError: if a column is missing, or a cell is not of its column's kind.
+            InputError: if a column is missing, or a cell does not fit the type of its column.
         """
         cells, x, notes = self.read(table, sheet)
         for note in notes:
@@ -110,7 +110,7 @@ class LoadedRun:
         return frame.set_axis(table.index) if isinstance(table, pd.DataFrame) else frame
 
     def read(self, table: Any, sheet: str | None = None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
-        """Read a table or images; return the table (for images, of file names), the model inputs, and notes."""
+        """Read a table or images; return a table (for images, of file names), model inputs, and notes for the user."""
         if not self.images:
             cells = cells_of(table, self.settings.decimal, sheet)
             return cells, *self.inputs(cells)
@@ -124,7 +124,7 @@ class LoadedRun:
         return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
 
     def inputs(self, cells: Cells) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Convert rows to model inputs [P, D]; also return notes, such as on imputed cells and ignored columns."""
+        """Convert table rows to model inputs [P, D]; also return notes, for example on imputed cells."""
         names, schema = self.saved.names, self.saved.schema
         if schema is None:
             for name in names.features:
@@ -147,7 +147,7 @@ class LoadedRun:
         return x, (*notes, *self._extrapolated(x))
 
     def _extrapolated(self, x: np.ndarray) -> Iterator[str]:
-        """Yield a sentence for each numeric column in which some rows of x [P, D] are far from the training data."""
+        """Yield a note for each numeric column in which some rows of x [P, D] are far from the training data."""
         schema, scales = self.saved.schema, self.fitted.scales.x
         numbers = self.features if schema is None else [c.name for c in schema.columns if c.kind == "number"]
         mean, scale = (moment.flatten().double().cpu().numpy() for moment in scales)
@@ -163,7 +163,7 @@ class LoadedRun:
                 )
 
     def predictions(self, x: np.ndarray, level: float | None = None, quantiles: Sequence[float] = ()) -> pd.DataFrame:
-        """Predict inputs [P, D], see `predict`."""
+        """Return a table of predictions for model inputs x [P, D], see `predict`."""
         return predictions(self.fitted, self.saved.names, self.saved.transform, x, level, quantiles)
 
 
@@ -171,7 +171,7 @@ def predictions(
     fitted: FittedModel, names: Names, transform: Transform, x: np.ndarray, level: float | None = None,
     quantiles: Sequence[float] = (),
 ) -> pd.DataFrame:  # fmt: skip
-    """Predict inputs [P, D], and convert transformed targets back to original units; see `LoadedRun.predict`."""
+    """Return a table of predictions for model inputs x [P, D], in original units; see `LoadedRun.predict`."""
     if names.classes:
         if quantiles or level is not None:
             option = "quantiles" if quantiles else "level"
@@ -194,7 +194,7 @@ def predictions(
 
 
 def _of_one(values: torch.Tensor) -> np.ndarray:
-    """Return the values [P, O] or [P] of the only replica as a NumPy array."""
+    """Return the values of the first (and only) replica as a NumPy array, [P, O] or [P]."""
     array: np.ndarray = values[0].double().cpu().numpy()
     return array
 
@@ -203,22 +203,22 @@ def load_run(
     folder: str | os.PathLike[str], *, posterior: str | None = None, arm: str | None = None, trial: int | None = None,
     split: int | None = None, trust: Sequence[str] = (), device: str | torch.device = "cpu",
 ) -> LoadedRun:  # fmt: skip
-    """Load a finished run of `explore active`, `classify` or `compare`, or a campaign of `explore suggest`, to predict.
+    """Load a finished run of `explore active`, `classify` or `compare`, or a campaign of `explore suggest`.
 
-    A run has many fitted models. The default is the first one: the first posterior of a comparison, the acquisition
-    instead of its control, and the first trial or split. `LoadedRun.about` describes it.
+    A run can have several fitted models, of which one is loaded: by default, the first posterior of a comparison, the
+    acquisition instead of its control, and the first trial or split. `LoadedRun.about` describes the model.
 
     Args:
         folder: the run folder, or POOL.explore for a campaign.
-        posterior: for a comparison: the posterior.
-        arm: for active learning: the acquisition, or "random".
-        trial: for active learning: the trial, from 1.
-        split: for a comparison: the split, from 1.
+        posterior: name of the posterior, for a comparison.
+        arm: name of the acquisition, or "random", for active learning.
+        trial: number of the trial, from 1, for active learning.
+        split: number of the split, from 1, for a comparison.
         trust: modules that the run may import; importing them executes their code.
         device: device to predict on.
 
     Raises:
-        InputError: if the folder is not such a run, is damaged, lacks this model, or needs an untrusted module.
+        InputError: if the folder is not such a run, is damaged, lacks the chosen model, or needs an untrusted module.
     """
     folder = Path(folder)
     content = saved.read(folder, trust, str(device))

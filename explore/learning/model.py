@@ -1,4 +1,4 @@
-"""Fitted models: they predict in the targets' original units, and are saved as tensors and plain values."""
+"""Fitted models, which predict in the targets' original units and are saved as tensors and plain values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
 
 
 class Prediction(NamedTuple):
-    """A prediction in original units, [R, P, O] each; total^2 = epistemic^2 + noise^2."""
+    """Predictive mean and standard deviations in original units, [R, P, O] each; total^2 = epistemic^2 + noise^2."""
 
     mean: Tensor
     epistemic: Tensor  # standard deviation over the weights
@@ -40,8 +40,8 @@ class Prediction(NamedTuple):
 class FittedModel:
     """R replicas of a posterior that were fitted in parallel, each with its own scales.
 
-    It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. `seed` and `round`
-    determine these samples, so repeated predictions are equal.
+    Predictions are the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. `seed` and
+    `round` determine these samples, so repeated predictions are equal.
     """
 
     posterior: Predictive  # with its settings, network and likelihood
@@ -70,20 +70,20 @@ class FittedModel:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> FittedModel:
-        """Fit one replica from scratch; bit-identical to the fit of an `ActiveLearner` given all labels at once.
+        """Fit one replica from scratch. An `ActiveLearner` that gets all labels at once has a bit-identical fit.
 
         Args:
             posterior: what to fit; its settings include the number of epochs.
-            x: [P, ...] inputs in original units; or a DataLoader of (x, y), or a Dataset of such pairs. These are read
+            x: [P, ...] inputs in original units; or a DataLoader or Dataset of pairs (x, y). A loader is read
                 once, since the posterior makes its own batches.
-            y: [P, O] targets ([P] if O = 1), or [P] class indices.
-            samples: weight samples for predictions.
+            y: [P, O] targets ([P] if O = 1), or [P] class indices; None if x has them.
+            samples: number of weight samples for predictions.
             seed: root of all random numbers.
             standardise: "labelled" standardises inputs by their mean and standard deviation, but leaves images (which
-                must not be bytes) unchanged; "none" standardises no inputs. A `trained` network needs "none"; its
-                targets are not standardised either.
-            calibrate: the share of the examples, at most 0.5, held out of a second fit, to which one factor on the
-                predictive variance is fitted; 0: no calibration. The second fit takes as long as the first.
+                must not be bytes) unchanged; "none" standardises no inputs. A pretrained network (`trained`) needs
+                "none"; then targets are not standardised either.
+            calibrate: share of the examples, at most 0.5, that a second fit holds out, to fit a factor on the
+                predictive variance; 0: no calibration. The second fit takes as long as the first.
             device: device to compute on.
             dtype: floating-point type to compute in.
 
@@ -112,7 +112,7 @@ class FittedModel:
 
     @property
     def initial_curvature_share(self) -> Float[Tensor, " R"]:
-        """The share of the curvature that is still the initial one; if large, standard deviations are far too small."""
+        """The share of the curvature still from initialisation. If large, standard deviations are far too small."""
         return self.posterior.initial_curvature_share(self.state)
 
     @property
@@ -127,20 +127,20 @@ class FittedModel:
         return Rng(self.seed, leaf.device, leaf.dtype, self.arms)
 
     def predictor(self, n: int | None = None) -> Predictor:
-        """Sample n networks (default: `samples`), as all predictions do."""
+        """Return a predictor with n sampled networks (default: `samples`), which are the same in every call."""
         check_count("n", n := self.samples if n is None else n)
         predictor = Predictor.sample(self.posterior, self.state, n, self.rng.stream("test", self.round))
         return predictor if self.factor is None else predictor.stretched(self.factor)
 
     def replica(self, r: int) -> FittedModel:
-        """Return replica r alone. Its networks are sampled again, so its predictions differ slightly."""
+        """Return replica r as a separate model, which samples other networks, so predictions differ slightly."""
         if not (isinstance(r, int) and 0 <= r < self.replicas):
             raise InputError(f"there is no replica {r!r}; they are numbered 0 to {self.replicas - 1}")
         state, scales, factor = tree.part((self.state, self.scales, self.factor), slice(r, r + 1))
         return replace(self, state=state, scales=scales, factor=factor, arms=1)
 
     def predict(self, x: Any) -> Prediction:
-        """Return mean and standard deviations of a regression at inputs x [P, ...]."""
+        """Return the predictive means and standard deviations of a regression at inputs x [P, ...]."""
         if self.posterior.likelihood.discrete:
             raise InputError("a classification has no mean. Use probabilities(x)")
         predictor, y = self.predictor(), self.scales.y
@@ -149,7 +149,7 @@ class FittedModel:
         return Prediction(y.undo(mean), epistemic, total, noise.sqrt() * y.scale)
 
     def quantiles(self, x: Any, levels: Sequence[float]) -> Float[Tensor, "K R P O"]:
-        """Return marginal quantiles of the target at these levels, for each input x [P, ...]."""
+        """Return marginal predictive quantiles of the targets at inputs x [P, ...], for K levels in (0, 1)."""
         if self.posterior.likelihood.discrete:
             raise InputError("a classification has no quantiles. Use probabilities(x)")
         levels = levels.tolist() if isinstance(levels, Tensor | np.ndarray) else levels
@@ -163,7 +163,7 @@ class FittedModel:
         return self.scales.y.undo(filled(chunks, len(x), 2)[0])
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
-        """Return low and high ends of the central interval that contains the target with probability `level`."""
+        """Return lower and upper ends of central intervals that contain the targets at x with probability `level`."""
         check_range("an interval's level", level, "(0, 1)")
         low, high = self.quantiles(x, ((1 - level) / 2, (1 + level) / 2))
         return low, high
@@ -195,12 +195,12 @@ class FittedModel:
 
     @property
     def _width(self) -> int:
-        """The number of outputs, or of classes."""
+        """The number of targets of a regression, or of classes."""
         out = at_zero(self.posterior, torch.zeros(1, *self.shape, device=self.rng.device, dtype=self.rng.dtype))
         return self.posterior.likelihood.mean(out).shape[-1]
 
     def _targets(self, x: Any, values: Tensor) -> Float[Tensor, "P O"]:
-        """Check that there is one number for each point and output; return the numbers as [P, O]."""
+        """Return `values` as [P, O]. Raise InputError unless there is one number for each input and target."""
         shape = [len(x), self._width]
         if list(values.shape) != shape and not (shape[1] == 1 and list(values.shape) == shape[:1]):
             raise InputError(
@@ -213,13 +213,13 @@ class FittedModel:
         return self.predict_classes(x).probabilities
 
     def predict_classes(self, x: Any) -> ClassPrediction:
-        """Return class probabilities, their entropy, and the mutual information of class and weights, in nats."""
+        """Return class probabilities at x, their entropy, and the mutual information of class and weights, in nats."""
         if not self.posterior.likelihood.discrete:
             raise InputError("a regression has no class probabilities. Use predict(x)")
         return self.predictor().classes(self._standardised(x))
 
     def sample(self, x: Any, n: int) -> Tensor:
-        """Draw n joint samples of targets [R, n, P, O] or classes [R, n, P] at x [P, ...], each from one network."""
+        """Draw n joint samples of targets [R, n, P, O] or classes [R, n, P] at x [P, ...], each using one network."""
         predictor = self.predictor(n)
         turn = torch.arange(n, device=self.rng.device) % predictor.samples
         noise = tree.map_tensors(lambda t: t[:, turn], predictor.noise)
@@ -231,7 +231,7 @@ class FittedModel:
         return self.scales.y.undo(drawn.flatten(1, 2)).unflatten(1, drawn.shape[1:3])
 
     def _standardised(self, x: Any) -> StandardisedInputs:
-        """Check inputs, and standardise them on demand. Images scaled by channel need whole values from 0 to 255."""
+        """Return inputs that are standardised when indexed. Images scaled by channel must be integers, 0 to 255."""
         inputs = RawInputs(x, self.rng)
         inputs.check_shape(self.shape, "the training inputs")
         values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as the commands scale images, which are bytes
@@ -280,7 +280,7 @@ class FittedModel:
 
 
 def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Expand the noise precision of older states, which is shared by all outputs, to one per output."""
+    """Expand the noise precision in states of older versions, one for all outputs, to one per output."""
     return {
         name: t.unsqueeze(-1).expand(like[name].shape)
         if name.startswith("common.noise.") and name in like and t.shape == like[name].shape[:-1]
@@ -290,6 +290,6 @@ def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) ->
 
 
 def check_made(posterior: Any) -> None:
-    """Raise InputError unless this is a posterior object, for example if it is only a name."""
+    """Raise InputError unless `posterior` is a posterior object; its class or its name is not enough."""
     if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
         raise InputError(f"posterior is a {type(posterior).__name__}. Create one with explore.posterior(name, ...)")

@@ -1,4 +1,4 @@
-"""A pool of points in each of R replicas: candidates, labelled points, and their scales."""
+"""The pool of an active learner: candidates and labelled points of R replicas, and scales to standardise them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ STANDARDISE = ("labelled", "pool", "none")
 
 
 class Scales(NamedTuple):
-    """Standardisation of inputs and numeric targets."""
+    """The standardisers of inputs x and numeric targets y."""
 
     x: Standardiser
     y: Standardiser
 
 
 class Pool:
-    """A pool of P points, with a subset for each of T trials; R = T * arms, arm-major. See `ActiveLearner`."""
+    """A pool of P points, and the points allowed in each of T trials. R = arms * T, arm-major. See `ActiveLearner`."""
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class Pool:
         self.round = 0  # the number of `tell` calls
 
     def like(self, x: Any) -> RawInputs:
-        """Return other inputs as `RawInputs`, if they have the shape of the pool's."""
+        """Return inputs x as `RawInputs`. Raise InputError unless they have the shape of the pool's inputs."""
         inputs = RawInputs(x, self._rng)
         inputs.check_shape(tuple(self.x.shape[1:]), "the pool")
         return inputs
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
-        """Standardise other inputs, from `like`, for every replica."""
+        """Standardise inputs from outside the pool, a result of `like`, for every replica."""
         scaled = scales.x.apply(inputs[:].unsqueeze(0), self._rng.dtype)
         return scaled.expand(self.replicas, *inputs.shape)
 
     def tell(self, indices: Any, y: Any) -> None:
-        """Add labels, see `ActiveLearner.tell`."""
+        """Add labels to points of the pool, see `ActiveLearner.tell`."""
         points, values = self.free(indices), labels(y, self._classes, self._rng.device, self._partial)
         if not points.numel() or values.numel() != points.numel() * self._outputs:
             raise InputError(
@@ -102,7 +102,7 @@ class Pool:
         self.round += 1
 
     def free(self, indices: Any) -> Int[Tensor, "R p"]:
-        """Return point indices as [R, p]. Raise InputError unless each replica's points are available and unique."""
+        """Return point indices as [R, p]. Raise InputError unless each replica's points are available and distinct."""
         points, replicas = self._indices(indices), self.replicas
         if replicas > 1 and (points.dim() != 2 or len(points) != replicas):
             raise InputError(
@@ -116,7 +116,7 @@ class Pool:
         return points
 
     def test(self, indices: Any, y: Any, scales: Scales) -> Batch:
-        """Return points [R, m] with their labels, standardised; y has the labels of the whole pool."""
+        """Return the standardised inputs and labels of points `indices` [R, m]; y has the labels of the whole pool."""
         points, values, n = self._indices(indices), labels(y, self._classes, self._rng.device), len(self.x)
         if points.dim() != 2 or len(points) != self.replicas or not points.numel():
             raise InputError(f"test indices must have shape [{self.replicas}, m]; got {list(points.shape)}")
@@ -127,7 +127,7 @@ class Pool:
         return Batch(self.inputs(points, scales), self._targets(self._shaped(values, n)[points], scales))
 
     def _indices(self, indices: Any) -> Tensor:
-        """Check point indices; return them as int64 in their original shape."""
+        """Return point indices as int64 in their original shape. Raise InputError for invalid indices."""
         try:
             points = self._rng.tensor(indices)
         except (TypeError, ValueError):
@@ -142,7 +142,7 @@ class Pool:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
 
     def scales(self) -> Scales:
-        """Return the scales of the labelled points; for inputs, they depend on `standardise`."""
+        """Return the scales of targets, from the labelled points, and of inputs, according to `standardise`."""
         if self.y is None:
             raise InputError("no labels yet. Call tell() before ask()")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit
@@ -161,34 +161,34 @@ class Pool:
 
     @cached_property
     def _spread(self) -> Float[Tensor, "1 D"]:
-        """The scale for columns that are constant among the labelled points: that of the whole pool, at least 1."""
+        """The scale of columns that are constant among the labelled points: the scale in the whole pool, at least 1."""
         chunks = list(parts(len(self._raw), self.x.shape[1]))
         return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
 
     def inputs(self, points: Int[Tensor, "R m"], scales: Scales) -> Float[Tensor, "R m ..."]:
-        """Return the standardised inputs of some points."""
+        """Return the standardised inputs of `points`."""
         return scales.x.apply(self._raw[points], self._rng.dtype)
 
     def standardised(self, points: Int[Tensor, "R C"], scales: Scales) -> StandardisedInputs:
-        """Return the inputs of some points, standardised on demand."""
+        """Return the inputs of `points`, which are standardised when indexed."""
         return StandardisedInputs(self._raw, points, scales.x, self._rng.dtype)
 
     def _targets(self, y: Tensor, scales: Scales) -> Tensor:
-        """Return standardised labels [R, m, O], with NaN for missing ones; class indices [R, m] stay unchanged."""
+        """Return standardised labels [R, m, O], NaN where missing; class indices [R, m] stay unchanged."""
         if not self._partial:
             return y if self._classes else scales.y.apply(y, self._rng.dtype)
         present = ~y.isnan()
         return torch.where(present, scales.y.apply(torch.where(present, y, scales.y.mean), self._rng.dtype), torch.nan)
 
     def labelled(self, scales: Scales) -> Batch:
-        """Return the labelled points, standardised."""
+        """Return the standardised inputs and labels of the labelled points."""
         assert self.y is not None
         return Batch(self.inputs(self.points, scales), self._targets(self.y, scales))
 
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None
     ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
-        """Return an arm's candidates (padded to C), a mask of the real ones, and uniform numbers shared by all arms."""
+        """Return an arm's candidates (padded to C), a mask without padding, and uniform numbers shared by all arms."""
         mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
         points = _first(mask)[:, : int(mask.sum(1).max())]
         present = mask.gather(1, points)
@@ -197,7 +197,7 @@ class Pool:
         return points, present, rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the labels, with fingerprints of their points and the settings that they depend on."""
+        """Return the labels, fingerprints of the labelled points, and settings that must match when they are loaded."""
         return {
             "format": torch.tensor(FORMAT),
             "labelled": self.points.cpu().clone(),
@@ -209,7 +209,7 @@ class Pool:
         }
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Load labels, see `ActiveLearner.load_state_dict`."""
+        """Load labels from a `state_dict`, see `ActiveLearner.load_state_dict`."""
         if "format" not in saved or int(saved["format"]) != FORMAT:
             raise InputError(
                 "the saved learner was written by another version. Create a new one and tell() it the labels"
@@ -250,19 +250,19 @@ class Pool:
 
 
 def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "1 1 n O"]:
-    """Return the network's outputs at some inputs, with all weights 0."""
+    """Return the outputs of the posterior's network at inputs x, with all weights 0."""
     net, rng = posterior.net, Rng(0, x.device, x.dtype)
     zeros = [torch.zeros(1, 1, *shape, device=x.device, dtype=x.dtype) for shape in net.shapes]
     return net.output([*zeros, *net.unit_norms(1, rng)], x.unsqueeze(0))
 
 
 def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
-    """Return the point indices of each replica, those in the mask first, each part in order."""
+    """Return all point indices of each replica in ascending order, but points in the mask before all others."""
     return (~mask).to(torch.uint8).argsort(dim=1, stable=True)
 
 
 def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool[Tensor, "trials points"]:
-    """Return the mask of points that may be chosen in each trial, if it is valid; None: all."""
+    """Return the mask `allowed` as a tensor (None: all points). Raise InputError for another shape or type."""
     if allowed is None:
         return torch.ones(trials, points, dtype=torch.bool)
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)

@@ -1,7 +1,7 @@
-"""The fitted posteriors in a run folder, stored beside config.json.
+"""Fitted posteriors of a run, stored in its folder beside config.json.
 
-model.pt           the posteriors as tensors; names of features, targets and classes; keys of the replicas; for a user's
-                   table also its schema and the transform of its targets
+model.pt           the posteriors as tensors; names of features, targets and classes; keys of the replicas, such as arm
+                   and trial; for a user's table, also the schema and the transform of the targets
 probabilities.npz  predictions of `explore classify` for the test images
 schema.json        the schema, for other programs; explore does not read it, since it may be newer than the model
 """
@@ -46,7 +46,7 @@ class Names:
     classes: tuple[str, ...] = ()
 
     def of(self, part: str, target: str) -> str:
-        """Return the column name for a part of a prediction; it ends with the target if there are several."""
+        """Return the column name for a part of a prediction, such as "mean", plus "_TARGET" for several targets."""
         return part if len(self.targets) < 2 else f"{part}_{target}"
 
 
@@ -63,7 +63,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A posterior of a comparison, its settings, and the preset they are based on."""
+    """A posterior of a comparison, with its settings and the preset on which these are based."""
 
     name: str
     preset: str
@@ -71,7 +71,7 @@ class Candidate:
     chosen: Values  # the grid's values, including those of likelihood.KEY
 
     def noise(self, shared: Values) -> Values:
-        """Return the settings of the likelihood: the shared ones, overridden by the grid's."""
+        """Return the settings of the likelihood: `shared`, overridden by the values of the grid."""
         values = {k.removeprefix(LIKELIHOOD): v for k, v in self.chosen.items() if k.startswith(LIKELIHOOD)}
         return dict(shared) | values
 
@@ -98,7 +98,7 @@ class ModelSettings:
     id_column: str | None = None
 
     def build(self, label: str, state: Mapping[str, Any], names: Names) -> Predictive:
-        """Build the posterior of a saved state, with the run's settings."""
+        """Build the posterior `label` of the run, into which the saved state can be loaded."""
         shape = tuple(map(int, state.get("shape", ()))) if self.net else (len(names.features),)
         if self.posteriors:
             chosen = self.posteriors[label]
@@ -111,18 +111,18 @@ class ModelSettings:
         return build.posterior(replace(self, likelihood=likelihood), shape, outputs, name, settings, noise)
 
     def _rows(self, state: Mapping[str, Any]) -> int:
-        """Return the number of labels of a saved fit."""
+        """Return the number of training rows of a saved fit."""
         return round(float(state.get("state.common.n_data", 1)) / float(self.posterior_settings.get("augmentation", 1)))  # type: ignore[arg-type]
 
 
 def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
-    """Read the settings of a run that saves models. Raise InputError if they name untrusted modules."""
+    """Read the settings of a run that saves models. Raise InputError if the settings name untrusted modules."""
     settings = trust.settings(folder, COMMANDS, trusted)
     return read_part(ModelSettings, settings, str(folder / "config.json"))
 
 
 def write(folder: Path, saved: Saved, more: bool = False) -> None:
-    """Write the files, each atomically; with `more`, models that are already saved are kept."""
+    """Write model.pt and, for a table, schema.json, each atomically. With `more`, keep models saved earlier."""
     schema = saved.schema and saved.schema.to_json()
     if schema is not None:
         with files.replacing(folder / SCHEMA) as draft:
@@ -141,7 +141,7 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
 
 
 def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
-    """Load what `write` wrote. Raise InputError for damaged files, files of a different run, or untrusted modules."""
+    """Load the models of a run. Raise InputError for missing, damaged or mismatched files, or untrusted modules."""
     settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
         raise InputError(f"{folder} has no {MODEL}: the run is unfinished. Finish it with --resume, or start over")
@@ -167,7 +167,7 @@ def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
 
 
 def probabilities(folder: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of probabilities.npz. Raise InputError if it is damaged or of a different run."""
+    """Read the arrays in probabilities.npz. Raise InputError if the file is missing, damaged or of a different run."""
     path = folder / PROBABILITIES
     try:
         arrays, _ = packed.arrays(path)
@@ -178,7 +178,7 @@ def probabilities(folder: Path) -> dict[str, np.ndarray]:
 
 
 def check(folder: Path) -> None:
-    """Check that model.pt and probabilities.npz, if they exist, belong to the folder's run."""
+    """Raise InputError if model.pt or probabilities.npz is damaged or of a different run; either may be missing."""
     if (folder / MODEL).exists():
         _load(folder)
     if (folder / PROBABILITIES).exists():
@@ -190,7 +190,7 @@ def _load(folder: Path) -> Any:
 
 
 def _run(folder: Path, name: str) -> str:
-    """Return the id that the run's files must carry. Warn if the run is older than ids; campaigns have none."""
+    """Return the id that file `name` must contain. Warn if the run has no id (older versions), except for campaigns."""
     if not (run := run_id(folder)) and not (folder / LOG).exists():
         warnings.warn(
             f"{folder} was written by an older version, whose files carry no run id. Make sure that {name} "
@@ -201,11 +201,11 @@ def _run(folder: Path, name: str) -> str:
 
 
 def location(folder: Path) -> str:
-    """Describe where the model is saved: its path, and its size if it is large."""
+    """Return the path of model.pt as text, with the file's size if the file is large."""
     size = (folder / MODEL).stat().st_size
     return f"{folder / MODEL}" + (f" ({size / 2**20:.0f} MiB)" if size > LARGE else "")
 
 
 def replicas(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """Return one dict per replica, the product of the values; the first key changes slowest."""
+    """Return one dict per replica, for all combinations of the values; the first key changes slowest."""
     return tuple(dict(zip(values, each, strict=True)) for each in itertools.product(*values.values()))

@@ -1,4 +1,4 @@
-"""Checks of users' inputs and labels, and the scales that models are fitted in: standard scores and `Transform`."""
+"""Checks of users' inputs and labels, and the scales on which models are fitted: standard scores and `Transform`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUND = 10.0  # robust scores beyond it grow logarithmically
 
 
 class Standardiser(NamedTuple):
-    """Mean and standard deviation of each column, separately for each replica if there are any."""
+    """Mean and standard deviation of each column, separately for each replica if there is a replica axis."""
 
     mean: Float[Tensor, "*R 1 D"]
     scale: Float[Tensor, "*R 1 D"]
@@ -48,7 +48,7 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> Standardiser:
-        """Fit to the examples of all chunks; `chunks` is called twice."""
+        """Fit to examples that come in chunks; `constant` is as in `fit`. The function `chunks` is called twice."""
         n, mean, low, high = _summary(chunks())
         squares = sum(((values - mean).square().sum(-2, keepdim=True) for values in chunks()), torch.zeros_like(mean))
         # Not `deviation == 0`: rounding can give a constant column a small deviation.
@@ -66,11 +66,11 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
-        """Fit a centre and scale robust to outliers and rare events, for `bounded`.
+        """Fit a centre and a scale that are robust to outliers and rare events, for scores that `bounded` compresses.
 
-        A column's spread is the distance between its 5 % and 95 % quantiles or, if larger, the median distance of the
-        values that differ from the median. The scale is the spread divided by `CENTRAL`. A constant column gets the
-        median spread of the others, but at most 1.
+        The spread of a column is the larger of two values: the distance between its 5 % and 95 % quantiles, and the
+        median of its nonzero distances from the column's median. The scale is the spread divided by `CENTRAL`. A
+        constant column gets the median spread of the other columns, but at most 1.
         """
         double, limits = values.double(), torch.finfo(values.dtype)
         low, middle, high = double.quantile(double.new_tensor([0.05, 0.5, 0.95]), -2, keepdim=True)
@@ -84,7 +84,7 @@ class Standardiser(NamedTuple):
         return Standardiser(mean.to(values.dtype), scale.to(values.dtype))
 
     def apply(self, values: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
-        """Convert values to standard scores [*R, n, D] of this dtype. Raise InputError if they are not finite."""
+        """Convert values to standard scores [*R, n, D] of this dtype. Raise InputError if a score is not finite."""
         scores = ((values - self.mean) / self.scale).to(dtype)
         if not scores.isfinite().all():
             raise InputError(
@@ -98,7 +98,7 @@ class Standardiser(NamedTuple):
 
 
 def bounded(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Compress the part of scores beyond `BOUND` logarithmically; their order is preserved."""
+    """Compress the part of each score beyond ±`BOUND` logarithmically, which preserves the order of the scores."""
     inside = scores.clamp(-BOUND, BOUND)
     beyond = (scores - inside).abs().clamp_max(torch.finfo(scores.dtype).max)
     return inside + scores.sign() * beyond.log1p()
@@ -122,7 +122,7 @@ def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, T
 
 
 class RawInputs:
-    """Finite inputs [P, ...] in original units; memory maps stay on disk. Feature vectors become double precision."""
+    """Finite inputs [P, ...] in original units. Memory maps stay on disk. Feature vectors are returned as float64."""
 
     def __init__(self, x: Any, rng: Rng):
         values = numbers(x, "input")
@@ -134,19 +134,19 @@ class RawInputs:
         return self.shape[0] if self.shape else 0
 
     def __getitem__(self, points: slice | Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
-        """Return the inputs of some points, [*n, ...]."""
+        """Return the inputs of `points`, [*n, ...]."""
         part = self.x[points.to(self.x.device) if isinstance(points, Tensor) else points]
         return part.to(self._device, self._dtype)
 
     def check_shape(self, shape: tuple[int, ...], which: str) -> None:
-        """Raise InputError unless inputs have shape [n, *shape]; the message says that `which` has this shape."""
+        """Raise InputError unless inputs have shape [n, *shape]; in the message, `which` names data of that shape."""
         if not len(self) or tuple(self.shape[1:]) != shape:
             expected = ", ".join(map(str, ("n", *shape)))
             raise InputError(f"inputs must have shape [{expected}] like {which}; got {list(self.shape)}")
 
 
 class StandardisedInputs:
-    """Points [R, C] of raw inputs, indexed like a tensor [R, C, ...] and standardised on demand to this dtype."""
+    """Inputs of `points` [R, C], indexed like a tensor [R, C, ...] and standardised in `dtype` when indexed."""
 
     def __init__(self, raw: RawInputs, points: Int[Tensor, "R C"], scale: Standardiser, dtype: torch.dtype):
         self._raw, self._points, self._scale, self._dtype = raw, points, scale, dtype
@@ -157,7 +157,7 @@ class StandardisedInputs:
 
 
 def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
-    """Convert finite real numbers to a tensor of the same device and dtype. With `gaps`, values may be NaN."""
+    """Convert numbers to a tensor of the same device and dtype. Raise InputError unless finite or, with `gaps`, NaN."""
     try:
         # Writable: arrays from pandas are often read-only, and torch warns about those.
         values = values if isinstance(values, Tensor | np.memmap) else np.require(values, requirements="W")
@@ -175,7 +175,7 @@ def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: boo
 
 
 def labels(values: Any, classes: int, device: torch.device, gaps: bool = False) -> Tensor:
-    """Copy labels: class indices to int64; real numbers (`classes` is 0), even whole ones, to float64."""
+    """Copy labels to a tensor: class indices as int64 or, if `classes` is 0, real numbers as float64."""
     copy = numbers(values, "label", gaps).to(device, torch.float64, copy=True)
     if not classes:
         return copy
@@ -185,7 +185,7 @@ def labels(values: Any, classes: int, device: torch.device, gaps: bool = False) 
 
 
 def examples(source: Any) -> tuple[Tensor, Tensor]:
-    """Read all inputs and labels of a DataLoader of (inputs, labels), or of a Dataset of such pairs."""
+    """Return all inputs and all labels of a DataLoader or Dataset of pairs (inputs, labels)."""
     loader = DataLoader(source, batch_size=ROWS) if isinstance(source, Dataset) else source
     if not isinstance(loader, DataLoader):
         raise InputError("labels are missing. Pass arrays x and y, or a single DataLoader (or Dataset) of pairs (x, y)")
@@ -208,10 +208,10 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Transform:
-    """A transform of O targets, each by itself.
+    """A transform of O targets, each transformed separately.
 
     Ranks: the i-th smallest of n targets has the normal score Phi^-1((i - 1/2) / n); equal targets have the mean of
-    their scores (van der Waerden). Scores are interpolated between these targets and constant beyond them.
+    their scores (van der Waerden). Between these targets, scores are interpolated; beyond them, constant.
     """
 
     kind: Kind = "none"
@@ -220,14 +220,14 @@ class Transform:
 
     @staticmethod
     def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> Transform:
-        """Fit to targets; NaN means unmeasured."""
+        """Fit a transform to targets, in which NaN means not measured."""
         if kind != "rank":
             return Transform(kind)
         pairs = [_ranked(column) for column in y.T]
         return Transform(kind, tuple(knots for knots, _ in pairs), tuple(scores for _, scores in pairs))
 
     def apply(self, y: Float[np.ndarray, "n O"]) -> Float[np.ndarray, "n O"]:
-        """Convert targets to the scale that they are fitted in. Raise InputError for the logarithm of a target <= 0."""
+        """Convert targets to the scale on which models are fitted. Raise InputError for the log of a target <= 0."""
         if self.kind == "log" and (y <= 0).any():
             raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm. Use the transform 'none'")
         if self.kind == "rank":
@@ -261,7 +261,7 @@ class Transform:
 
 
 def _ranked(y: Float[np.ndarray, " n"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the distinct values, ascending, and their normal scores."""
+    """Return the distinct values of y in ascending order, without NaN, and their normal scores."""
     y = y[~np.isnan(y)]
     values, counts = np.unique(y, return_counts=True)
     ends = counts.cumsum()

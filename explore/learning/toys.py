@@ -1,4 +1,4 @@
-"""Toy problems to plot, fitted with a posterior's own settings in 3000 to 6000 updates."""
+"""Toy problems for plots, fitted with the settings of a posterior in 3000 to 6000 updates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Boundary(NamedTuple):
 
 
 def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], rng: Rng, samples: int) -> Bands:
-    """Fit a sine with a gap: y = sin(2x) + N(0, 0.01) at 200 points in [-2, -0.7] and [0.7, 2], plotted on [-3, 3]."""
+    """Fit a sine with a gap: y = sin(2x) + N(0, 0.01) at 200 points in [-2, -0.7] and [0.7, 2]; predict on [-3, 3]."""
     stream = rng.stream("toy", 0)
     x = 0.7 + 1.3 * stream.uniform(1, 200, 1)
     x[:, ::2] *= -1
@@ -58,7 +58,7 @@ def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], 
 
 
 def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: int) -> Boundary:
-    """Fit a classification of two moons with 100 points each."""
+    """Fit a classifier to two moons of 100 points each, and predict on a grid."""
     stream = rng.stream("toy", 1)
     points, classes = make_moons(200, noise=0.2, random_state=rng.seed % 2**32)
     x = stream.tensor((points - points.mean(0)) / points.std(0)).unsqueeze(0)

@@ -1,9 +1,9 @@
 """Guards for run folders of unknown origin: nothing in them is executed unless the user trusts it.
 
-A setting can name a function as "module:name": a posterior, a network, an environment, or an argument of one. Using it
-imports the module and calls the function, which could run any command, even if the module is one of explore's. From a
-run folder, only registered names are used, unless the user trusts the module. Since resuming a run writes into its
-folder, links in the folder are not allowed.
+A setting can name a function as "module:name", for a posterior, a network, an environment, or one of their arguments.
+Using the setting imports the module and calls the function. This could run any command, even if the module is one of
+explore's. Settings of a run folder may only use registered names, unless the user trusts the module. Since resuming a
+run writes into its folder, links in the folder are not allowed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEXTS = set(
 
 
 def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) -> dict[str, Any]:
-    """Read the settings of a run of these commands. Raise InputError if its folder has links or untrusted modules."""
+    """Read the settings of a run of one of these commands. Raise InputError for links or untrusted modules."""
     check_links(folder)
     content = recorded(folder)
     if content["command"] not in commands:
@@ -52,7 +52,7 @@ def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -
 
 
 def modules(settings: Mapping[str, Any]) -> list[str]:
-    """Return the modules of the `references` of settings, sorted."""
+    """Return the sorted names of the modules in the `references` of these settings."""
     return sorted({reference.partition(":")[0] for reference in references(settings)})
 
 
@@ -86,7 +86,7 @@ def check_links(folder: Path) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all strings in a JSON value, including keys; not recursive, since the value may be deeply nested."""
+    """Yield all strings in a JSON value, including keys. Avoid recursion, since the value may be deeply nested."""
     stack = [value]
     while stack:
         part = stack.pop()

@@ -1,7 +1,7 @@
-"""Checks for torch modules that `Net` does not support.
+"""Checks that reject torch modules that `Net` does not support.
 
-`Net` replaces each layer by its weight matrix. So it would ignore the code of a subclass, parametrisation or hook, and
-would train a frozen layer.
+`Net` replaces each layer by its weight matrix. So `Net` would ignore the code of a subclass, parametrisation or hook,
+and would train a frozen layer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check(module: nn.Module) -> None:
 
 
 def _refusal(layer: nn.Module, holds: bool) -> str:
-    """Return why a layer is not supported; "" if it is."""
+    """Return why a layer is not supported, or "" if it is; `holds` says whether the layer has parameters or buffers."""
     if isinstance(layer, LazyModuleMixin):
         return "is a lazy layer without shapes; run the module on one example first"
     if isinstance(layer, _DropoutNd | nn.RReLU):
@@ -82,7 +82,7 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
 
 
 def _unknown(layer: nn.Module) -> str:
-    """Return why a layer that is none of `LAYERS` but has tensors is not supported, and what to use instead."""
+    """Return why a layer whose type is not in `LAYERS` is not supported and what to use instead; "" if supported."""
     if instead := next((text for cls, text in INSTEAD.items() if isinstance(layer, cls)), None):
         return f"is not supported; {ALLOWED}: {instead}"
     if isinstance(layer, _BatchNorm) or type(layer).__module__.startswith("torch."):
@@ -93,14 +93,14 @@ def _unknown(layer: nn.Module) -> str:
 
 
 class Buffers:
-    """The buffers (fixed tensors) of a module whose layers are slots, moved to the device and dtype of the inputs."""
+    """The buffers (fixed tensors) of a module; they can be moved to the device and dtype of the inputs."""
 
     def __init__(self, root: nn.Module):
         every = ((m, name, tensor) for m in root.modules() for name, tensor in m._buffers.items())
         self._all = [(m, name, tensor) for m, name, tensor in every if tensor is not None]
 
     def move(self, x: Tensor) -> None:
-        """Move the buffers to the device of the inputs x, and floating-point buffers to their dtype."""
+        """Move all buffers to the device of the inputs x, and convert floating-point buffers to the dtype of x."""
         for module, name, tensor in self._all:
             real = tensor.is_floating_point() and x.is_floating_point()
             now, dtype = module._buffers[name], x.dtype if real else tensor.dtype
@@ -129,7 +129,7 @@ class _RandomOperations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False, as this mode is never compiled; True would import the compiler, which takes seconds."""
+        """Return False: this mode is never compiled, and True would import torch's compiler, which takes seconds."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -144,7 +144,7 @@ class _RandomOperations(TorchDispatchMode):
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """Raise InputError if a pass within the block draws random numbers from torch, NumPy or Python's `random`."""
+    """Raise InputError if a forward pass in the block draws random numbers from torch, NumPy or Python's `random`."""
     before = _generators()
     with _RandomOperations() as drawn:
         yield

@@ -4,10 +4,11 @@
 axes R, S and B are folded into one batch axis. A slot unfolds them, applies its R x S weight matrices, and folds back.
 All samples of a replica have the same inputs, so the first layer applies one [I, S O] matrix to them.
 
-A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W); for a convolution, I = C_in * kh * kw + 1. After
-the matrices comes one tensor [R, S, 4, C] per batch-norm layer: scale, shift, running mean and running variance.
-`forward` and `output` use the running statistics. `train_forward` and `train_output` normalise each replica and sample
-by the batch and return its statistics; taps of earlier layers are then gradients of the summed log-likelihood.
+A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W); for a convolution, I = C_in * kh * kw + 1. The
+argument `layers` has one such tensor [R, S, I, O] per layer, and then one tensor [R, S, 4, C] per batch-norm layer:
+scale, shift, running mean and running variance. `forward` and `output` use the running statistics. `train_forward` and
+`train_output` normalise each replica and sample by the statistics of the batch, and return these statistics. Since this
+mixes examples, the taps of earlier layers are then gradients of the log-likelihood summed over the batch.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Net(Network):
         module: maps [B, ...] to [B, O], each example independently; it may consist of Linear, Conv2d, BatchNorm1d and
             BatchNorm2d layers and anything without parameters. `Net` copies it (in eval mode) and never changes it.
         amp: whether to use bfloat16 products (torch's autocast). Outputs, taps and curvature keep the inputs' dtype.
-        trained: whether posteriors start from the module's weights and batch-norm tensors; else from scratch.
+        trained: whether posteriors start from the module's weights and batch-norm tensors; else from random weights.
         outputs: O; None: the number of outputs of the last layer.
     """
 
@@ -95,15 +96,15 @@ class Net(Network):
 
     @property
     def width(self) -> int:
-        """Size of the widest layer's activations in the last pass, per example and sample."""
+        """Number of inputs plus outputs of the widest layer in the last pass, per example and sample."""
         return max(slot.width for slot in self._slots)
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Draw Glorot-uniform weights, one [R, (samples,) I, O] tensor per layer, including the bias row."""
+        """Draw Glorot-uniform weights and biases: one [R, (samples,) I, O] tensor per layer, the bias row last."""
         return tuple((2 * rng.uniform(replicas, *samples, i, o) - 1) * math.sqrt(6 / (i + o)) for i, o in self.shapes)
 
     def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Return the weights that posteriors start from: the module's if it is `trained`, else `glorot`."""
+        """Return the weights that posteriors start from: the module's weights if `trained`, else `glorot` weights."""
         if not self.trained:
             return self.glorot(replicas, rng, *samples)
         return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._matrices)
@@ -122,7 +123,7 @@ class Net(Network):
     def forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """Return the output [R, S, B, O] and its pullback, for gradients with respect to all pre-activations.
+        """Return the output [R, S, B, O] and its pullback, which returns gradients with respect to all pre-activations.
 
         `layers` contains one `Layer` per layer, then one tensor per batch-norm layer. `samples` is S, required if no
         layer specifies it. `pullback(dout [R, S, B, O])` returns one `Taps` per layer, with the gradient of sum(dout *
@@ -133,11 +134,11 @@ class Net(Network):
     def train_forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """Do as `forward`, but normalise by the batch; the taps that the pullback returns also have `norms`."""
+        """Return the same as `forward`, but normalise by the batch. The taps from the pullback also have `norms`."""
         return self._forward(layers, x, samples, train=True)
 
     def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
-        """Return the output alone; it is differentiable in layers that require gradients."""
+        """Return only the output, differentiable with respect to all tensors in `layers` that require gradients."""
         return self._run(layers, x, samples).out
 
     def train_output(
@@ -229,7 +230,7 @@ class Net(Network):
         return _Pass(out, calls, leads, statistics)
 
     def _folded(self, x: Tensor, samples: int) -> Tensor:
-        """Fold R, S (unless the first layer shares the inputs among samples) and B into one batch axis."""
+        """Fold R, S and B into one batch axis; omit S if the first layer can apply all samples to the same inputs."""
         if self._shared:
             folded = x.flatten(0, 1)
         else:
@@ -268,7 +269,7 @@ class Net(Network):
         self._checked = True
 
     def _check_alone(self, layers: Sequence[Layer], x: Tensor) -> None:
-        """Raise InputError if forward() fails on a single example; find the fastest layout for convolutions."""
+        """Raise InputError if forward() fails on a single example; then choose the memory layout for convolutions."""
         try:
             self._pass(layers, x[:, 1:], None)
         except Exception as error:

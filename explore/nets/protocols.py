@@ -67,7 +67,7 @@ class Network(Protocol):
 
 
 def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
-    """Return S of the first layer that specifies it, or the default."""
+    """Return S, the number of weight samples, from the first layer that specifies S, or the default."""
     counts = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
     samples = next((count for count in counts if count is not None), default)
     if samples is None:
@@ -77,7 +77,7 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """The interface of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`."""
+    """Interface of a likelihood. `out` is a net's output [R, S, B, O]; `noise` is from `sample_noise` or `expected`."""
 
     discrete: ClassVar[bool]  # true: targets are classes, [R, B] int64; false: real numbers, [R, B, M]
     scaling: ClassVar[str]  # "affine": targets are standardised before training; "none": not, as for counts and classes
@@ -102,7 +102,7 @@ class Likelihood(Protocol):
 
 
 class Part(NamedTuple):
-    """An optional method of a likelihood."""
+    """The description of an optional method of a likelihood."""
 
     arguments: str
     users: str  # what needs it, for messages
@@ -126,7 +126,7 @@ METHODS = "mean init sample_noise expected log_prob score sample fisher_root kl 
 
 
 def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
-    """Return an optional method (see `PARTS`) of a likelihood; raise InputError if it is missing."""
+    """Return the optional method `name` (see `PARTS`) of a likelihood; raise InputError if it is missing."""
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
         call = f"{name}({PARTS[name].arguments})"
@@ -148,12 +148,12 @@ def check_likelihood(likelihood: Any) -> None:
 
 
 def width(likelihood: Likelihood, outputs: int) -> int:
-    """Return M, the number of targets or classes that the likelihood predicts from these outputs."""
+    """Return M, the number of targets or classes that a likelihood predicts from a net with this number of outputs."""
     return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]
 
 
 class Parameterless:
-    """A base class for likelihoods without noise parameters, as for classes or counts: phi and noise are empty."""
+    """A base class for likelihoods without noise parameters, such as for classes or counts; noise is None."""
 
     def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
         return torch.zeros(replicas, dtype=rng.dtype, device=rng.device)
@@ -172,7 +172,7 @@ class Parameterless:
 
 
 def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
-    """Raise InputError if outputs are probabilities; outputs at zero weights also reveal a sigmoid."""
+    """Raise InputError if outputs are probabilities; a final sigmoid is only detected in outputs at zero weights."""
     total = out.sum(-1) if out.shape[-1] > 1 else 2 * out.squeeze(-1)
     if likelihood.discrete and bool((out > 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
         kind, end = type(likelihood).__name__, "softmax" if out.shape[-1] > 1 else "sigmoid"

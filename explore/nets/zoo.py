@@ -1,6 +1,7 @@
 """Image networks from the papers or from users: torch modules of Linear, Conv2d and BatchNorm layers for `Net`.
 
-Images are [B, in_channels, size, size], outputs [B, classes]. Sums are `x + y`, never in place, as `Net` keeps inputs.
+Images are [B, in_channels, size, size], outputs [B, classes]. Networks add by `x + y`, not `x += y`, as `Net` keeps
+the inputs of layers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CLOSE = 1e-3, 1e-4  # relative and absolute tolerance for rounding differences b
 
 
 def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
-    """Build LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as in VOGN's paper; it pads 28 pixels to 32."""
+    """Build LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as in VOGN's paper; 28 pixels are padded to 32."""
     if size not in (28, 32):
         raise InputError(f"LeNet-5 takes images of 28 or 32 pixels a side, not {size}; use --size 32 or --net mlp")
     return nn.Sequential(
@@ -114,13 +115,13 @@ def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width
     """Build ResNet-18 (He et al., 2016) for images of any size.
 
     The stem "cifar" is a 3 x 3 convolution; "imagenet", as in VOGN's paper, is a 7 x 7 convolution and max-pooling,
-    which reduce the resolution by 4.
+    which reduce the resolution by a factor of 4.
     """
     return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), bottleneck=False)
 
 
 def resnet50(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
-    """Build ResNet-50 (He et al., 2016), with the stride in the middle of a block; see `resnet18` for the arguments."""
+    """Build ResNet-50 (He et al., 2016), with strides in the 3 x 3 convolutions; see `resnet18` for the arguments."""
     return _resnet(in_channels, classes, stem, width, (3, 4, 6, 3), bottleneck=True)
 
 
@@ -155,7 +156,7 @@ STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def network(name: str) -> Callable[..., nn.Module]:
-    """Return the function that builds a network, given its name or "module:function"."""
+    """Return the function that builds a network, given the network's name or "module:function"."""
     if ":" in name:
         function: Callable[..., nn.Module] = registry.load(name, "network")
         try:
@@ -169,7 +170,7 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """Return name -> type of the arguments that can be set as text; unannotated ones have the type of the default."""
+    """Return name -> type of all arguments that can be set as text; without annotation, the type of the default."""
     try:
         hints = get_type_hints(build)
     except (NameError, TypeError):  # types imported only for type checking, or not a function
@@ -179,7 +180,7 @@ def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
 
 
 def arguments(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """Return name -> default (or `inspect.Parameter.empty`) of the arguments not in `FIXED`."""
+    """Return the arguments not in `FIXED`, name -> default (`inspect.Parameter.empty` if there is none)."""
     parameters = inspect.signature(build).parameters.values()
     return {p.name: p.default for p in parameters if p.kind not in STARRED and p.name not in FIXED}
 
@@ -190,7 +191,7 @@ def _type(default: Any) -> Any:
 
 
 def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:
-    """Build a network for images (channels, height, width) from `settings` and those of `FIXED` that it accepts."""
+    """Build the network `name` for images (channels, height, width), from `settings` and `FIXED` arguments."""
     channels, height, width = shape
     make = network(name)
     parameters = inspect.signature(make).parameters
@@ -214,7 +215,7 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
 
 
 def settings(name: str, texts: Mapping[str, str]) -> Values:
-    """Parse the arguments of a network from the strings of `-p net.KEY=VALUE`: KEY -> VALUE."""
+    """Parse the settings of a network; `texts` maps KEY to VALUE for each option `-p net.KEY=VALUE`."""
     make = network(name)
     if not texts:
         return {}
@@ -227,7 +228,7 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
 
 
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return outputs for fixed weights and images, which identify a user's network; () for built-in networks."""
+    """Return the outputs for fixed weights and images, to identify a user's network; () for built-in networks."""
     check_settings(name, settings_of(network(name)), settings)
     if ":" not in name:
         return ()
@@ -246,7 +247,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
 
 
 def check_known(name: str, now: Sequence[float], recorded: Sequence[float] | None) -> None:
-    """Raise InputError if the network's `outputs` differ from those of the run; older runs recorded fewer of them."""
+    """Raise InputError if a network's `outputs` differ from the `recorded` outputs of a run; older runs have fewer."""
     if recorded is None:
         return
     same = now[: len(recorded)]

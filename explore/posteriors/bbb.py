@@ -7,7 +7,7 @@ reparameterisation of Kingma, Salimans, Welling (2015):
     h = a M + sqrt(a^2 sigma^2) o eps              new eps for every example: weight noise is not shared
     minimise  -E[log p(y | x, W)] + (lambda / N) KL(q || N(0, eta))          per example, with Adam
 
-All positions of an example (tokens, pixels) share weights, drawn per example by Flipout (Wen et al. 2018), see
+If an example has several positions (tokens, pixels), all share weights drawn by Flipout (Wen et al. 2018), see
 `inference.updates.noisy_layers`. `reparameterisation="local"` draws per position, as is common for convolutions.
 """
 

@@ -71,7 +71,7 @@ class Conditional(NamedTuple):
 
 
 class BlockTridiagonalFactor(NamedTuple):
-    """F + damping over all layers, approximated such that its inverse is block tridiagonal."""
+    """The matrix F + damping over all layers, approximated so that the inverse matrix is block tridiagonal."""
 
     conditionals: tuple[Conditional, ...]  # Sigma_l
     links: tuple[KroneckerMoments, ...]  # Psi^A_l, Psi^S_l, between layers l and l + 1
@@ -104,7 +104,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return tuple(spread)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Return tr(P new^-1), exact up to 4096 weights; beyond, estimate its difference from W by random vectors."""
+        """Return tr(P new^-1): exact up to 4096 weights, else W plus a random-vector estimate of the difference."""
         like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
             probes, count = self._eye(), 1
@@ -118,7 +118,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return (flatten(g) * flatten(self.solve(g))).sum(2)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return the curvature without projection onto block-tridiagonal matrices, which has no closed form."""
+        """Return `Factor.curvature` without the projection of D, which has no closed form for this structure."""
         g = tuple(base.sample_gradients(t) for t in taps)  # [R, S, B, I, O]
         solved = self.solve(tuple(x.flatten(1, 2) for x in g))
         gram = torch.einsum("rsbw,rtbw->rbst", flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3]))

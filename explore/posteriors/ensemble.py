@@ -37,7 +37,7 @@ class Ensemble(PointEstimate):
         return self.members
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
-        """Return the first n members, or all if there are fewer; nothing is random."""
+        """Return the first n members, or all if there are fewer; `rng` is not used."""
         return self.layers(state, [w[:, :n] for w in state.weights])
 
 

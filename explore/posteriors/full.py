@@ -9,8 +9,8 @@ of all layers in one vector w and g = d log p(y|x,w) / dw of one example,
     mu <- mu + alpha (F + gamma' I)^-1 V~                                    gamma' = gamma + extrinsic damping
 
 V~ is the bias-corrected moving average of V; eta is the prior variance, lambda the weight of the KL, N the number of
-data. F starts as the identity, since estimates from few batches have very low rank. The time of a step is cubic in the
-number of weights.
+examples. F starts as the identity, since estimates from few batches have very low rank. The time of a step is cubic in
+the number of weights.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DenseFactor(NamedTuple):
         return tuple(x.square().sum(1) for x in self.rows)
 
     def trace(self, new: DenseFactor) -> Float[Tensor, " R"]:
-        """Return tr(L L^T L'^-T L'^-1) = |L'^-1 L|_F^2 = |X|_F^2 with X L^-1 = L'^-1."""
+        """Return tr(L L^T L'^-T L'^-1) = |L'^-1 L|_F^2 = |X|_F^2 with X L^-1 = L'^-1, where `new` = L' L'^T."""
         ratio = torch.linalg.solve_triangular(self._matrix(), new._matrix(), upper=False, left=False)
         return ratio.square().sum((1, 2))
 
@@ -67,7 +67,7 @@ class DenseFactor(NamedTuple):
         return torch.cat([self._inner(g).square().sum(2) for g in means], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Compute the curvature from S x S Gram matrices, without a projection."""
+        """Return `Factor.curvature`, from S x S Gram matrices; for a dense matrix, D needs no projection."""
         parts = []
         for g in example_gradients(taps):
             s, b = g[0].shape[1:3]

@@ -4,13 +4,13 @@ Hoffman and Gelman: The No-U-Turn Sampler (2014), as implemented in NumPyro. For
 
     log p(w | D) = (N/B) sum_b log p(y_b | x_b, w) - |w|^2 / (2 eta) + constant
 
-Unknown precisions tau_o ~ Gamma(a0, b0) of a Gaussian likelihood are integrated out. The weight posterior is unchanged:
+Unknown precisions tau_o ~ Gamma(a0, b0) of a Gaussian likelihood are integrated out in closed form:
 
     log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
     tau_o | w, D ~ Gamma(a, b_o(w))
 
-Each update runs `thinning` transitions of every chain and keeps the last state as a draw. The first `warmup` updates
-tune the sampler; the later `epochs - warmup` draws per chain are kept. NumPyro computes in double precision on the CPU.
+Each update runs `thinning` transitions of every chain, whose last state is a draw. The first `warmup` updates tune the
+sampler. The later `epochs - warmup` draws of each chain are kept. NumPyro uses double precision on the CPU.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class HMC(Predictive):
         return self.epochs - self.warmup
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
-        """Return draws from the prior; each chain starts at a different draw."""
+        """Return an initial state with draws from the prior; each chain starts at a different draw."""
         if self.min_batches > 1:
             raise InputError(f"min_batches is {self.min_batches}; hmc needs all data at once: set it to 1")
         if round(n_data / self.batch_size) > 1:
@@ -129,7 +129,10 @@ class HMC(Predictive):
         return _some(state.weights, n, rng)
 
     def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[Weights, Noise]:
-        """Return draws as in `sample`, each with tau ~ Gamma(a, b(w)) per output, or from the prior before any data."""
+        """Return draws as in `sample`, each with a noise precision tau ~ Gamma(a, b(w)) per output.
+
+        Before any data, tau is drawn from the prior.
+        """
         if state.scales is None:
             layers = self.sample(state, n, rng)
             return layers, self.likelihood.sample_noise(state.common.noise, layers[0].shape[1], rng)
@@ -154,7 +157,7 @@ def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
 
 
 def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
-    """Return split R-hat, the potential scale reduction: 1 if chains agree (Gelman et al. 2013, eq. 11.4)."""
+    """Return split R-hat of D draws from each of C chains, 1 if the chains agree (Gelman et al. 2013, eq. 11.4)."""
     half = draws.shape[1] // 2
     parts = torch.cat([draws[:, :half], draws[:, -half:]], 2)
     within = parts.var(1).mean(1).clamp_min(torch.finfo(parts.dtype).tiny)
@@ -162,7 +165,7 @@ def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
 
 
 def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
-    """Approximate the mixture over s of Gamma(shape, 1 / scale_s), scale_s > 0, by moment matching with one Gamma."""
+    """Approximate the mixture of all Gamma(shape, 1 / scale_s) with scale_s > 0 by one Gamma, by moment matching."""
     positive = (scales > 0).to(scales)
     share = positive / positive.sum(1, keepdim=True)
     scale = (share * scales).sum(1)
@@ -250,7 +253,7 @@ class _Sampler:
         return x
 
     def potential(self, x: Any, y: Any, copies: Any) -> Callable[[Any], Any]:
-        """Return the function z [W] -> -log p(D, w), for x [B, D] and y [B, O] or [B]; each example counts `copies`."""
+        """Return z [W] -> -log p(D, w = z), for x [B, D], y [B, O] or [B]; each example counts `copies` times."""
         likelihood, variance = self._posterior.likelihood, float(self._posterior.prior_variance)
 
         def energy(z: Any) -> Any:
@@ -260,7 +263,7 @@ class _Sampler:
         return energy
 
     def _moves(self, state: Any, keys: Any, x: Any, y: Any, copies: Any) -> Any:
-        """Run `thinning` transitions of all chains; also return acceptance rates and shares of divergences."""
+        """Run `thinning` transitions of all chains. Return the state, acceptance rates and shares of divergences."""
         lax, random = self._jax.lax, self._jax.random
 
         def move(state: Any, key: Any, data: Any) -> Any:
@@ -281,14 +284,14 @@ class _Sampler:
         return lax.map(lambda one: replica(*one), (state, keys, x, y))
 
     def start(self, z: Float[Tensor, "R C W"]) -> tuple[Tensor, ...]:
-        """Return the initial state of chains at z, before any data."""
+        """Return the state of chains that start at z, before any data."""
         chains = self._jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*z.shape[:2], *leaf.shape)), self._fresh)
         return self._torch(chains._replace(z=_numpy(z)), z.device, z.dtype)
 
     def advance(
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Advance the chains; return state, and z [R, C, W], -log p(D, w) [R, C], acceptance and divergences [R]."""
+        """Return the advanced chains, and (z [R, C, W], -log p(D, w) [R, C], acceptance [R], divergent share [R])."""
         lead = chains[0].shape[:2]
         keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():

@@ -9,8 +9,8 @@ Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2
     mu <- mu + alpha m~ / (f^1/2 + gamma')                                    gamma' = gamma + extrinsic damping
 
 f is a running average of squared per-example gradients; eta is the prior variance, lambda the weight of the KL, N the
-number of data; beta = 1 - beta2. The variance uses f itself: its square root, or squared mini-batch gradients, would
-not yield a posterior approximation. f starts at 1, so the initial weights have a standard deviation of about
+number of examples; beta = 1 - beta2. The variance uses f itself: the square root of f, or squared mini-batch gradients,
+would not yield a posterior approximation. f starts at 1, so the initial weights have a standard deviation of about
 (lambda/N)^1/2, as in noisy K-FAC.
 """
 

@@ -7,15 +7,15 @@ K-FAC and their eigenvectors Q_A, Q_S,
     r <- (1 - omega) r + omega E[(Q_A^T dW Q_S)^2]         dW: per-example gradient, targets drawn from the model
     M <- M + alpha Q_A [(Q_A^T V~ Q_S) / (r + gamma')] Q_S^T                       gamma' = gamma + extrinsic damping
 
-V~ is as in noisy K-FAC. Every T_eig steps the basis is recomputed; r becomes the diagonal of the old matrix in the new
-basis (the authors keep r unchanged). For layers with several positions (tokens, pixels), dW is the sum over positions;
-see `explore.inference.structures.kronecker` for A and S.
+V~ is as in noisy K-FAC. Every T_eig steps the basis is recomputed, and r is set to the diagonal of the old matrix in
+the new basis; the authors leave r unchanged. For layers with several positions (tokens, pixels), dW is the sum over
+positions; see `explore.inference.structures.kronecker` for A and S.
 
-In the paper, r is reset to the eigenvalues of K-FAC every T_reset steps. `reset_interval` does this after the corrected
-r was used in the factors of the step, and only if T_reset steps remain. The text resets every 50 steps (preset
-`paper-text`). The authors' code (preset `paper`) resets at every step, to the eigenvalues of A^gamma and S^gamma
-(`reset_damped`), and adds gamma again when sampling. This is noisy K-FAC with damping added twice and a share omega of
-the diagonal of the last batch.
+In the paper, r is reset to the eigenvalues of K-FAC every T_reset steps. Here, `reset_interval` resets r only after
+the corrected r was used in the factors of the step. After a reset, T_reset steps must remain. The paper's text resets
+every 50 steps (preset `paper-text`). The authors' code (preset `paper`) resets at every step, to the eigenvalues of
+A^gamma and S^gamma (`reset_damped`), and adds gamma again when sampling. The result is noisy K-FAC with damping added
+twice, and with a share omega of the diagonal of the last batch.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class EigenRule:
         return self.kronecker.start_share(q.moments)
 
     def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
-        """Reset r to the diagonal of A (x) S in the eigenbasis, or with `damping`, to that of A^gamma (x) S^gamma."""
+        """Reset r to the diagonal in the eigenbasis of A (x) S, or of A^gamma (x) S^gamma if `damping` is given."""
         moments = q.moments if damping is None else kronecker.damped(q.moments, damping)
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
 
 
 class EigenLayers(PerLayer):
-    """EK-FAC for all layers; several processes share the eigendecompositions."""
+    """EK-FAC for all layers; the processes of a fit share the eigendecompositions."""
 
     rule: EigenRule
 
@@ -115,7 +115,7 @@ def _turned(old: Eigen, new: Eigen) -> Eigen:
 class NoisyEKFAC(NaturalGradient):
     """Noisy EK-FAC; the defaults follow the paper for the UCI sets, except for resets and `adaptive_damping`.
 
-    Work with an interval is due at steps that are multiples of both this interval and `statistics_interval`.
+    A, S, the basis and r are updated at steps that are multiples of both their interval and `statistics_interval`.
     """
 
     omega: float = 0.01  # averaging rate of r

@@ -9,8 +9,8 @@ one layer with W [I, O] (last row: bias), inputs a (last entry: 1) and g = d log
     M <- M + alpha [A^gamma']^-1 V~ [S^gamma']^-1                            gamma' = gamma + extrinsic damping
 
 with A^gamma = A + pi sqrt(gamma) I, S^gamma = S + sqrt(gamma)/pi I, pi^2 = (tr A / I) / (tr S / O), and V~ the
-bias-corrected moving average of V. eta is the prior variance, lambda the weight of the KL, N the number of data. For
-layers with several positions (tokens, pixels), see `explore.inference.structures.kronecker` for A and S.
+bias-corrected moving average of V. eta is the prior variance, lambda the weight of the KL, N the number of examples.
+For layers with several positions (tokens, pixels), see `explore.inference.structures.kronecker` for A and S.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ one example, at the targets in the data,
     mu+ = mu + alpha (U+ U+^T + diag(d+))^-1 [(N / lambda) m^ - mu / eta]
 
 E averages over S samples w ~ q and the M examples of a batch; m^ is the bias-corrected moving average of E[g]; eta is
-the prior variance (optionally separate for biases), lambda the weight of the KL, N the number of data. With a decay p,
-alpha and beta are divided by 1 + t^p at step t. The algorithm printed in the paper has a different sign, scales and
-sampler; the authors' code follows the equations above.
+the prior variance (optionally separate for biases), lambda the weight of the KL, N the number of examples. With a decay
+p, alpha and beta are divided by 1 + t^p at step t. The algorithm printed in the paper differs in a sign, in scales and
+in the sampler; the authors' code follows the equations above.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SLANGState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SLANG(natural.NaturalPosterior):
-    """SLANG; default samples and rates are from the paper, for regression on most UCI sets, see the preset `uci`."""
+    """SLANG; the default samples and rates follow the paper for regression on most UCI sets, see the preset `uci`."""
 
     samples: int = 4
     lr_decay: float = 1.0
@@ -143,7 +143,7 @@ def _of_all(taps: Taps) -> Taps:
 
 
 def leading_gram(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
-    """Decompose the small matrix Y^T Y instead of X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]; U+ = Y C."""
+    """Return U+ = Y C with eigenvectors C of the small Y^T Y; X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]."""
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
     old, new = math.sqrt(keep), math.sqrt(weight / n)
     cross = old * new * low_rank.gradients_inner(taps, columns)  # [R, n, L]
@@ -157,7 +157,7 @@ def leading_gram(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: 
 
 
 def leading_dense(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
-    """Decompose X as an explicit matrix."""
+    """Return U+ (see `leading`) from the eigendecomposition of X as an explicit matrix."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n, u = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2], flatten(columns)
     x = keep * u.mT @ u
@@ -173,7 +173,7 @@ def leading_dense(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight:
 def leading_randomised(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, sketch: int, iterations: int, rng: Rng
 ) -> Leading:
-    """Use subspace iteration from random vectors, then a Nystrom approximation, which never overestimates X."""
+    """Return U+ by subspace iteration from random vectors and a Nystrom approximation, which never overestimates X."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
 

@@ -5,9 +5,9 @@ Networks, with two factors. For each hidden layer
 
     W = 1/sqrt(n) sum_k A_k (x) B_k,   A_k [a, c], B_k [b, d] with independent Gaussian entries,   prior N(0, eta)
 
-with a, b about the square root of the number of inputs, and c, d that of outputs; surplus rows and columns are dropped.
-A D x D layer with n = 1 has 4 D parameters, as many as in WHVI. Other layers use the n that comes closest to WHVI's
-number. Biases and the weights of the last layer are Gaussian.
+with a, b about the square root of the number of inputs, and c, d about the square root of the number of outputs.
+Surplus rows and columns are dropped. A D x D layer with n = 1 has 4 D parameters, as many as in WHVI. For other layers,
+n is chosen to match WHVI's number of parameters best. Biases and the weights of the last layer are Gaussian.
 """
 
 from __future__ import annotations

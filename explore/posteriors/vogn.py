@@ -3,7 +3,7 @@
 Khan et al.: Fast and Scalable Bayesian Deep Learning by Weight-Perturbation in Adam (2018); Osawa et al.: Practical
 Deep Learning with Bayesian Principles (2019), Algorithm 1.
 
-With loss l = -log p(y|x,w), N the number of data times the augmentation factor rho, and delta~ = tau delta / N:
+With loss l = -log p(y|x,w), N the number of examples times the augmentation factor rho, and delta~ = tau delta / N:
 
     q(w): w ~ N(mu, (tau/N) / (s + delta~ + gamma))
     g = E[dl/dw],  h = E[(dl/dw)^2]                          over examples (with their targets) and K samples w ~ q
@@ -13,7 +13,7 @@ With loss l = -log p(y|x,w), N the number of data times the augmentation factor 
 
 delta is the prior precision and tau the weight of the KL, which rises to its full value at the start of training.
 gamma also damps the posterior variance. The rule in the paper, s <- (1 - tau beta2) s + beta2 h, has the fixed point
-h/tau; unless tau is 1, this is not the optimum of its ELBO. The first gradients are taken at mu, and initialise s = h.
+h/tau, which maximises the paper's ELBO only if tau is 1. The first gradients are taken at mu, and initialise s = h.
 Like workers in the paper, each of the `sub_batches` has separate weight samples and batch-norm statistics.
 """
 
@@ -127,7 +127,7 @@ class VOGN(natural.NaturalPosterior):
         return self.kl_start < 1 and self.kl_warmup > 0
 
     def _weight(self, tempering: Float[Tensor, " R"]) -> Number:
-        """Return tau: a constant, or the value in the state."""
+        """Return tau: the value in the state if tau rises during training, otherwise the constant `kl_weight`."""
         return tempering if self.rises else self.kl_weight
 
     def _tempering(self, progress: float) -> float:

@@ -15,7 +15,8 @@ With normalising flows (Rezende, Mohamed 2015), q(g) is not Gaussian, and the KL
     g_k = g_{k-1} + u tanh(w^T g_{k-1} + b),   log |det| = log(1 + w^T u (1 - tanh^2))
     KL  = E[log q_0(g_0) - sum log |det| - log p(g_K)]
 
-Entropy, log density and KL between posteriors are then those of g_0; a KL is invariant if both densities are mapped.
+Entropy, log density and KL between posteriors are then those of g_0. If the same flow maps two densities, their KL
+does not change.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class WHVI(Reparameterised):
 
     `structure` lists the factors of W from left to right: diagonals S are optimised, diagonals V are Gaussian like g.
     Without a second diagonal, every stacked block has a separate g. `vectors` is for layers with one input or output:
-    "reshape" takes their n weights from a square W with at least n entries, "stack" treats them as any other layer.
+    "reshape" takes the n weights of such a layer from a square W with at least n entries, "stack" builds it as usual.
     """
 
     structure: Structure = "S1HGHS2"
@@ -239,7 +240,7 @@ def flow(
 
 
 def start_flows(replicas: int, flows: int, n: int, rng: Rng) -> list[Tensor]:
-    """Draw initial (u, w, b), such that the adjusted u is 0.01 times white noise and flows start near the identity."""
+    """Draw initial (u, w, b) for flows near the identity: u, as adjusted in `flow`, is 0.01 times white noise."""
     w = rng.normal(replicas, flows, n)
     along = math.log(math.e - 1) * w / w.square().sum(-1, keepdim=True)  # here softplus(w^T u) is 1
     u = along + 0.01 * rng.normal(replicas, flows, n)

@@ -1,1 +1,1 @@
-"""Run folders: recording, reading, and comparison with the previous start. May import only `core`."""
+"""Run folders: writing, reading, and comparison of sessions. This package may import only `core`."""

@@ -22,7 +22,7 @@ LIBRARIES = ("torch", "numpy", "scikit-learn", "gymnasium", "stable-baselines3",
 
 
 def session(**facts: Any) -> dict[str, Any]:
-    """Return session metadata: time, command line, versions, hash of the code, git state, and further facts."""
+    """Return session metadata: time, command line, versions, hash of the code, git state, and these facts."""
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command_line": shlex.join(["explore", *sys.argv[1:]]),
@@ -38,7 +38,7 @@ def session(**facts: Any) -> dict[str, Any]:
 
 
 def code(packages: Iterable[Path]) -> str:
-    """Return a hash of all Python files in these folders, including uncommitted changes."""
+    """Return a hash of all Python files in the folders `packages`, including uncommitted changes."""
     digest = hashlib.sha256()
     for package in packages:
         for path in sorted(package.rglob("*.py")):
@@ -54,7 +54,7 @@ def _folder(package: str) -> Path:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Describe the differences between two sessions of a run that may change its results."""
+    """Return sentences that describe differences between two sessions of a run, if these may change the results."""
     sentences = [
         f"{name} changed from {before.get(name)} to {now.get(name)}; the last digits may change."
         for name in ("device", "threads", "graphs", "processes")
@@ -70,12 +70,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def history(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Describe the differences between all consecutive sessions of a run."""
+    """Return the `differences` between all consecutive sessions of a run."""
     return [sentence for before, now in pairwise(sessions) for sentence in differences(before, now)]
 
 
 def _git() -> dict[str, Any] | None:
-    """Return the commit and whether files differ from it; None if the package is not in a git checkout."""
+    """Return the git commit, and whether files differ from the commit; None if the package is not in a git checkout."""
     folder = Path(explore.__file__).parent
 
     def git(*arguments: str) -> str:

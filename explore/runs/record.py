@@ -1,13 +1,13 @@
 """The run folder: the files of a run, and resuming an interrupted run.
 
-    config.json      id: of the run, also stored in its other files; settings: all that determine the results; sessions:
-                     command line, versions and device of each start; former: hashes of earlier settings, if the run was
-                     extended
+    config.json      `id` of the run, also stored in the other files; `settings` that determine the results; `sessions`:
+                     command line, versions and device of each start; `former`: hashes of the earlier settings of an
+                     extended run
     metrics.jsonl    one line per series and step: {"series": ..., "step": ..., tag: number, ...}, as in TensorBoard
     results.csv      all results; the columns depend on the command
-    selected.csv     chosen points in their order; the columns depend on the command
+    selected.csv     chosen points, in the order of selection; the columns depend on the command
     checkpoint.pt    tensors and plain values to resume from
-    tensorboard/     one sub-folder per series, all with the same tags, so that TensorBoard overlays them
+    tensorboard/     one sub-folder per series, all with the same tags, so that TensorBoard overlays the series
 
 A folder is created atomically, and checkpoints are replaced atomically. A checkpoint records the size and hash of each
 table. When a run is opened again, lines written after the checkpoint are removed, including an incomplete last line.
@@ -42,7 +42,7 @@ __all__ = ["FORMAT", "TABLES", "FolderExists", "Run", "plain", "read_config", "r
 
 
 class FolderExists(InputError):
-    """An error: the path of a new run folder exists already."""
+    """Error raised if the path of a new run folder exists already."""
 
 
 class Run:
@@ -67,7 +67,7 @@ class Run:
     def create(
         cls, folder: Path, settings: Mapping[str, Any], state: Mapping[str, Any], session: Mapping[str, Any]
     ) -> Run:
-        """Create a run folder with its first checkpoint; an empty folder may exist already.
+        """Create a run folder with a first checkpoint of `state`. An empty folder may exist already.
 
         Raises:
             FolderExists: if the path exists and is not an empty folder.
@@ -93,7 +93,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """Open a run to resume from its last checkpoint. Raise InputError if it is in use, damaged or too old."""
+        """Open a run to resume from its last checkpoint. Raise InputError if the run is in use, damaged or too old."""
         read_config(folder)
         _check_name(folder)
         lock = files.lock(folder)
@@ -111,18 +111,18 @@ class Run:
         return cls(folder, config, saved, lock)
 
     def resumed(self, session: Mapping[str, Any]) -> None:
-        """Record the session metadata of a resumed run."""
+        """Record the metadata of a new session, which resumes the run."""
         self.config["sessions"].append(dict(session))
         self._write_config()
 
     def extend(self, settings: Mapping[str, Any]) -> None:
-        """Record the new settings of an extended run, with the hash of the former ones."""
+        """Record the new settings of an extended run, and the hash of its former settings."""
         former = [*self.config.get("former", []), digest(self.config["settings"])]
         self.config |= {"settings": dict(settings), "former": former}
         self._write_config()
 
     def rewind(self, state: Mapping[str, Any]) -> None:
-        """Return to the checkpoint before the last one, and save `state` as its state."""
+        """Go back to the checkpoint before the last one, and replace the state in that checkpoint by `state`."""
         if self._before is None:
             raise InputError(f"{self.folder} was written by an older version and cannot be extended. Start a new run")
         self._last, self._before = self._before, None
@@ -135,7 +135,7 @@ class Run:
         return read_checkpoint(self.folder)["state"]
 
     def scalars(self, series: str, step: int, values: Mapping[str, float]) -> None:
-        """Write a series' numbers, by tag, at a step (number of labels, epochs or environment steps)."""
+        """Write the numbers of a series, by tag, at a step (counted in labels, epochs or environment steps)."""
         self._append("metrics.jsonl", json.dumps(plain({"series": series, "step": step, **values})) + "\n")
         for tag, value in values.items():
             self._writer(series).add_scalar(tag, value, step)
@@ -145,7 +145,7 @@ class Run:
     ) -> None:
         """Write the settings of a series for TensorBoard's HPARAMS tab, with the tags of the metrics to show there.
 
-        `columns` are the settings of all series, if they differ, since TensorBoard reads its columns from one series.
+        If series have different settings, `columns` has all of them, since TensorBoard reads columns from one series.
         """
         file = self._writer(series).file_writer
         assert file is not None
@@ -161,7 +161,7 @@ class Run:
         self._writer(series).add_figure(tag, figure, step, close=False)
 
     def rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows with the same keys to results.csv or selected.csv."""
+        """Append rows with the same keys to a table, results.csv or selected.csv."""
         if not rows:
             return
         text = io.StringIO()
@@ -172,7 +172,7 @@ class Run:
         self._append(table, text.getvalue())
 
     def checkpoint(self, state: Mapping[str, Any], step: int | Mapping[str, int]) -> None:
-        """Save a checkpoint. `step` is the last finished step, or maps each series to its own."""
+        """Save `state` as a checkpoint. `step` is the last finished step, or maps each series to its last step."""
         for writer in self._writers.values():
             writer.flush()
         tables = {name: measured(self.folder / name) for name in TABLES if (self.folder / name).exists()}
@@ -223,7 +223,7 @@ class Run:
 
 
 def _check_name(folder: Path) -> None:
-    """Raise InputError if TensorBoard cannot write to this path."""
+    """Raise InputError if the path is not valid UTF-8, since TensorBoard cannot write to such a path."""
     try:
         str(folder).encode()
     except UnicodeEncodeError:
@@ -231,7 +231,7 @@ def _check_name(folder: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Replace non-finite numbers, which JSON does not support, by None."""
+    """Return a copy of `value` in which None replaces non-finite numbers, which JSON does not support."""
     if isinstance(value, Mapping):
         return {key: plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

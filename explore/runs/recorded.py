@@ -35,7 +35,7 @@ def measured(path: Path, size: int = -1) -> dict[str, Any]:
 
 
 def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Truncate tables to the sizes in a checkpoint, and delete tables that it does not list."""
+    """Truncate tables to their sizes in a checkpoint, and delete tables that the checkpoint does not list."""
     for name in TABLES:
         if name in tables:
             os.truncate(folder / name, tables[name]["size"])
@@ -44,7 +44,7 @@ def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def run_id(folder: Path) -> str:
-    """Return the id of a run or campaign, also stored in its other files; empty for runs of older versions."""
+    """Return the id of a run or campaign, which its other files also contain; "" for runs of older versions."""
     for name in ("campaign.json", "config.json"):
         try:
             return str(json.loads((folder / name).read_text(encoding="utf-8"))["id"])
@@ -66,13 +66,13 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """Read the settings of a run or campaign, including `command`, without checking them."""
+    """Read the settings of a run or campaign, with the key `command`, without checking the settings."""
     settings: dict[str, Any] = _config(folder)["settings"]
     return settings | {"command": str(settings.get("command"))}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read settings and sessions of a run. Raise InputError if its config.json is damaged, edited or too old."""
+    """Read settings and sessions of a run. Raise InputError if config.json is missing, damaged, edited or too old."""
     path, content = folder / "config.json", _config(folder)
     config: dict[str, Any] = {key: content[key] for key in ("settings", "sessions", "id", "former") if key in content}
     try:
@@ -104,30 +104,30 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read the last checkpoint of a run. Raise InputError if it is damaged or of a different run."""
+    """Read the last checkpoint of a run. Raise InputError if the file is damaged or from a different run."""
     content: dict[str, Any] = files.load(folder / "checkpoint.pt", "checkpoint", FORMAT, run_id(folder))
     return content
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value."""
+    """Return the SHA-256 hash of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def check_unchanged(data: str, before: str | None, now: str) -> None:
-    """Raise InputError if the fingerprint of the data has changed since the run began (None: it begins now)."""
+    """Raise InputError if the fingerprint of `data` has changed since the run began (`before` is None in a new run)."""
     if before not in (None, now):
         raise InputError(f"{data} have changed since the run began. Restore them, or start over")
 
 
 def written(record: Any) -> dict[str, Any]:
-    """Convert a dataclass of settings to JSON values."""
+    """Convert a dataclass of settings to a dictionary of JSON values."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(record)))
     return plain
 
 
 def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings for TensorBoard; nested settings are named PREFIX.KEY."""
+    """Return settings as a flat dictionary for TensorBoard. `prefixes` maps nested settings to PREFIX in PREFIX.KEY."""
     plain = written(record)
     settings = {key: value for key, value in plain.items() if key not in (*prefixes, "fingerprint")}
     for key, prefix in prefixes.items():
@@ -138,7 +138,8 @@ def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
 def read(cls: type[Record], recorded: Any, name: str) -> Record:
     """Restore a dataclass from the result of `written`; `name` is the file, for messages.
 
-    Settings with a default may be missing (older versions); a warning names them. Other differences raise InputError.
+    Settings with a default may be missing in files of older versions; a warning names such settings. Raise InputError
+    for other missing settings, unknown settings, and invalid values.
     """
     hints = get_type_hints(cls)
     defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
@@ -152,7 +153,7 @@ def read(cls: type[Record], recorded: Any, name: str) -> Record:
 
 
 def read_part(cls: type[Record], recorded: Mapping[str, Any], name: str) -> Record:
-    """Build a dataclass from the settings that are its fields; ignore other settings."""
+    """Build a dataclass from those recorded settings that are fields of the dataclass; ignore other settings."""
     hints = get_type_hints(cls)
     values = {key: value for key, value in recorded.items() if key in hints}
     return cls(**{key: _checked(hints[key], value, f"{name}: {key}") for key, value in values.items()})

@@ -34,7 +34,7 @@ def check_posterior(
     Args:
         posteriors: classes, or names from `explore list posteriors`.
         contract: facts that the checks need, see `Contract`; None: `CONTRACT` in the posterior's file.
-        members: 1 tests the posterior itself; k > 1, a mixture of k fits.
+        members: 1 tests the posterior itself; k > 1 tests a mixture of k fits.
     """
     suffix = f"-members-{members}" if members > 1 else ""
     named = _named("posteriors", posteriors)

@@ -94,10 +94,10 @@ def density_equals_the_dense_gaussian(subject: Subject, net: str) -> None:
 
 
 def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, covariance: Tensor) -> None:
-    """Assert that products with the weight covariance equal those with the dense matrix."""
+    """Assert that `solve`, `quad` and linearised predictions agree with the dense mean and weight covariance."""
 
     def output(weights: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs [O] of one network at one input."""
+        """Return the outputs [O] of a network with these flat weights, at one input."""
         layers = oracles.unflat(weights[None, None], MLP.shapes)
         return MLP.output(layers, x[None, None])[0, 0, 0]
 
@@ -141,7 +141,7 @@ def updates_follow_a_learned_prior(subject: Subject, net: str) -> None:
 
 
 def linear_data(rng: Rng, orthogonal: bool = False, slope: float = 1.0) -> Batch:
-    """Return 24 examples of a linear function of 3 inputs, noise 0.5; `orthogonal`: inputs and bias are orthogonal."""
+    """Return 24 examples of a linear function of 3 inputs, noise std 0.5; `orthogonal`: with orthogonal design."""
     x = rng.normal(1, 24, 3)
     if orthogonal:
         x = torch.linalg.qr(torch.cat([torch.ones(1, 24, 1), x], 2).double())[0][:, :, 1:] * 3

@@ -73,13 +73,13 @@ class LikelihoodSubject:
 
     @cached_property
     def drawn(self) -> tuple[Tensor, Tensor]:
-        """Outputs, repeated DRAWS times, and a target sampled for each: [R, S, B * DRAWS, ...]."""
+        """Outputs, repeated DRAWS times, and a target sampled for each output: [R, S, B * DRAWS, ...]."""
         out = self.out.repeat_interleave(DRAWS, 2)
         return out, self.likelihood.sample(self.noise, out, Rng(5, dtype=torch.float64))
 
     @property
     def counts(self) -> bool:
-        """Whether targets are integers."""
+        """Whether all sampled targets are integers."""
         return bool((self.drawn[1] == self.drawn[1].round()).all())
 
 
@@ -92,7 +92,7 @@ def _near(actual: Tensor, expected: Tensor, quantity: str, rtol: float = 1e-5, a
 
 
 def _frequent(events: Tensor, p: Tensor, quantity: str) -> None:
-    """Assert that the frequencies of events [R, S, B, DRAWS, ...] agree with their probabilities p."""
+    """Assert that the frequencies of events [R, S, B, DRAWS, ...] agree with the probabilities `p` of the events."""
     error = (events.double().mean(3) - p).abs()
     assert bool((error <= 6 * (p * (1 - p) / DRAWS).sqrt() + 1e-9).all()), quantity
 
@@ -134,7 +134,7 @@ def replicas_know_nothing_of_each_other(subject: LikelihoodSubject) -> None:
     likelihood, every = subject.likelihood, (subject.learned, subject.noise, subject.out, subject.data)
 
     def values(arguments: tuple[Any, ...], weight: Any) -> dict[str, Any]:
-        """Return the results of the methods, for one or all replicas."""
+        """Return the results of the likelihood's methods, by name; `arguments` are for one or all replicas."""
         phi, noise, out, y = arguments
         named = {name: getattr(likelihood, name)(noise, out, y) for name in ("log_prob", "score")}
         named["fisher_root"] = likelihood.fisher_root(noise, out).transpose(0, 1)

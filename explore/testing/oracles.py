@@ -24,9 +24,9 @@ def kl(mean: Tensor, covariance: Tensor, mean0: Tensor, covariance0: Tensor) -> 
 
 
 def implied_gaussian(posterior: Any, state: State, replicas: int) -> tuple[Tensor, Tensor]:
-    """Return (mean [R, n], covariance [R, n, n]) of the Gaussian that `posterior.log_prob` is, on n coordinates.
+    """Return mean [R, n] and covariance [R, n, n] of the Gaussian whose log density is `posterior.log_prob`.
 
-    The gradient of its log density is linear, so its values at 0 and at the unit vectors determine it.
+    The gradient of a Gaussian log density is linear, so its values at 0 and at the n unit vectors suffice.
     """
     n = sum(i * o for i, o in posterior.coordinates)
     points = torch.cat([torch.zeros(1, n), torch.eye(n)]).double().expand(replicas, -1, -1)
@@ -43,7 +43,7 @@ def slope(posterior: Any, state: State, points: Tensor) -> Tensor:
 
 
 def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tuple[Tensor, Tensor]:
-    """Return mean [R, I] and covariance [R, I, I] of Bayesian linear regression of one output; I includes the bias."""
+    """Return mean [R, I] and covariance [R, I, I] of Bayesian linear regression, one output; input I is the bias."""
     a = torch.cat([x, torch.ones_like(x[..., :1])], -1)
     precision = a.mT @ a / noise_std**2 + torch.eye(a.shape[-1], dtype=a.dtype) / prior_variance
     covariance = torch.linalg.inv(precision)
@@ -51,7 +51,7 @@ def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tupl
 
 
 class Lone(Rng):
-    """A random stream for a run of one replica (or its members) alone: the numbers of replica `replica` of `of`."""
+    """A random stream for a run of one replica alone, with the same numbers as in a run of several replicas."""
 
     def __init__(self, replica: int, of: int, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

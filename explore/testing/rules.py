@@ -45,7 +45,7 @@ class RuleSubject:
         self.labelled, self.uniform = Batch(rng.normal(R, 4, 2), targets), rng.uniform(R, C)
 
     def choice(self, k: int, part: slice = slice(None), pending: Tensor | None = None) -> Choice:
-        """Return the rule's choice of k points (or its maximum, if lower) for the replicas in `part`; default: all."""
+        """Return the rule's choice of k points for the replicas in `part`; k is capped at the rule's maximum."""
         rng = Rng(1, dtype=torch.float64) if part.start is None else Lone(part.start, R, 1, dtype=torch.float64)
         nets = self.predictor
         layers, noise = tree.part((nets.layers, nets.noise), part)
@@ -65,7 +65,7 @@ def subjects(rule: Acquisition) -> Iterator[RuleSubject]:
     """Yield a subject for each type of targets that the rule accepts.
 
     Raises:
-        AssertionError: if the rule accepts none of them.
+        AssertionError: if the rule accepts none of the types.
     """
     refused = []
     for likelihood, outputs in OUTPUTS:

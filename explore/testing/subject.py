@@ -1,4 +1,4 @@
-"""Posteriors under test: their declarations, and how to build and train them."""
+"""Posteriors under test: the facts that each declares, and functions to build and train one."""
 
 from __future__ import annotations
 
@@ -52,18 +52,19 @@ INTERVAL = re.compile(r"[\[(]-?(inf|[\d.e+-]+), ?-?(inf|[\d.e+-]+)[\])]")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contract:
-    """Facts about a posterior that checks need: the keys of its dictionary `CONTRACT`, next to `PRESETS`.
+    """Facts about a posterior that checks need, declared in the dictionary `CONTRACT` of the posterior's file.
 
     Args:
         lively: settings at which three updates visibly change everything that is learned; default: the class defaults.
         forgetful: settings at which the state depends mostly on the last few batches; default: `lively`.
-        refuses: which of "convolutions" and "norms" (batch-norm layers) raise an `InputError`.
-        linear: for Gaussian posteriors: the moments of Bayesian linear regression that 600 updates reach to six digits,
-            with settings for that, e.g. `[("covariance", {"lr": 0.2})]`. "covariance": mean and covariance; "diagonal":
-            the mean, and the covariance if it is diagonal; "mean": the mean. All entries are checked.
-        average: for posteriors without a covariance in `linear`: the largest error on a linear model, averaged over
-            updates. "mean": in standard deviations of the exact posterior, default 0.25; "variance": a factor, default
-            1.5; "settings": default `lively` with lr = 0.05.
+        refuses: the layer types that raise an `InputError`: "convolutions" or "norms" (batch norm), or both.
+        linear: for Gaussian posteriors: pairs (moments, settings), e.g. `[("covariance", {"lr": 0.2})]`. With these
+            settings, 600 updates must reach the moments of Bayesian linear regression to six digits. The moments are
+            "covariance": mean and covariance; "diagonal": the mean, and the covariance if the exact covariance is
+            diagonal; or "mean": only the mean.
+        average: for posteriors with at most the mean in `linear`: the largest allowed errors on a linear model, of
+            moments averaged over updates. "mean": in standard deviations of the exact posterior, default 0.25;
+            "variance": a factor, default 1.5; "settings": settings for this, default `lively` with lr = 0.05.
     """
 
     lively: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -83,9 +84,9 @@ class Subject:
         members: if above 1, test mixtures of that many fits.
 
     Attributes:
-        informative: whether it has a `gain`.
-        variational: whether it has a density.
-        gaussian: whether that density is Gaussian.
+        informative: whether the posterior has `gain`.
+        variational: whether the posterior has a density.
+        gaussian: whether the density is Gaussian.
     """
 
     def __init__(self, name: str, cls: Any, contract: Mapping[str, Any] | None = None, members: int = 1):
@@ -108,15 +109,15 @@ class Subject:
         return contract
 
     def add(self, key: str, value: str) -> str:
-        """Return the advice to add an entry to `CONTRACT`."""
+        """Return advice for a message: add the entry `key` with `value` to `CONTRACT`."""
         return f'add "{key}": {value} to CONTRACT in {sys.modules[self.cls.__module__].__file__}'
 
     def build(self, net: Net = MLP, likelihood: Any = None, **settings: Any) -> Any:
-        """Return the posterior with its `lively` settings, which `settings` override."""
+        """Build the posterior with the contract's `lively` settings; `settings` override them."""
         return self.make(net=net, likelihood=likelihood or Gaussian(), **{**self.contract.lively, **settings})
 
     def make(self, **arguments: Any) -> Any:
-        """Return the posterior with these arguments; assert that its class has all of them."""
+        """Build the posterior from these arguments; assert that its class has a setting for each argument."""
         cls = self.cls
         assert "__dataclass_params__" in vars(cls) and cls.__dataclass_params__.frozen, (
             f"{self.name}: add @dataclass(frozen=True, kw_only=True) above class {cls.__name__}"
@@ -131,7 +132,7 @@ class Subject:
         return mixture(posterior, self.members) if self.members > 1 else posterior
 
     def _expect_defaults(self) -> None:
-        """Assert that the defaults work on a plain network; later errors are due to other settings or networks."""
+        """Assert that the defaults work on a plain network, so that later errors are due to a setting or network."""
         expect_defaults(self.cls, required=("net", "likelihood"))
         for key, interval in getattr(self.cls, "ranges", {}).items():
             assert INTERVAL.fullmatch(interval), (
@@ -160,9 +161,9 @@ class Subject:
             return False
 
     def variant(self, name: str) -> dict[str, Any]:
-        """Return arguments of `build` for a network in `NETS` ("norm-adam": and its `batch_norm`) or a "learned" prior.
+        """Return arguments of `build`: a network in `NETS` ("norm-adam": with batch_norm="adam") or a "learned" prior.
 
-        If the posterior does not support it, skip the test.
+        Skip the test if the posterior does not support the variant.
         """
         net, _, policy = name.partition("-") if name.startswith("norm") else (name, "", "")
         if name == "learned":
@@ -177,7 +178,7 @@ class Subject:
         return {"net": NETS[net], **({"batch_norm": policy} if policy else {})}
 
     def trained(self, net: Net = MLP, likelihood: Any = None, steps: int = 3, **settings: Any) -> Any:
-        """Return (posterior, state, batch) after some updates; assert that these changed it and left it uncertain."""
+        """Return (posterior, state, batch) after updates; assert that the state changed and is still uncertain."""
         posterior, state, batch = self._trained(net, likelihood, steps, tuple(settings.items()))
         return posterior, *tree.map_tensors(torch.clone, (state, batch))
 
@@ -217,31 +218,31 @@ def seeded(seed: int = 0, device: str = "cpu", kind: Callable[..., Any] = Rng) -
 
 
 def data(net: Net = MLP, seed: int = 5, device: str = "cpu") -> Batch:
-    """Return N examples for each of R replicas."""
+    """Return N = 12 examples for each of R = 3 replicas, with inputs of the shape that `net` takes."""
     x = seeded(seed, device).stream("toy").normal(R, N, *((1, 4, 4) if any(net.convolutions) else (2,)))
     flat = x.flatten(2)
     return Batch(x, torch.stack([flat.sum(2).sin(), flat.prod(2), flat[:, :, 0].cos()], 2))
 
 
 def start(posterior: Any, n_data: float, replicas: int, rng: Rng) -> State:
-    """Return the initial state, after a check of its structure."""
+    """Return the initial state, after checking its structure."""
     return _checked(posterior, posterior.init(n_data, replicas, rng), replicas)
 
 
 def train(posterior: Any, state: State, batch: Batch, rng: Rng, steps: int = 3, ends: bool = False) -> State:
-    """Return the state after updates on one batch. With `ends`, progress increases; otherwise it is 0, as online."""
+    """Return the state after updates on one batch; progress increases with `ends`, else it is 0 (online training)."""
     for i in range(steps):
         state, _ = posterior.update(state, batch, rng, i / steps if ends else 0.0)
     return _checked(posterior, state, len(state.common.alive))
 
 
 def finish(posterior: Any, state: State, batch: Batch) -> State:
-    """Return the finalised state after a fit on one batch."""
+    """Return the state that `posterior.finish` makes after a fit on one batch."""
     return _checked(posterior, posterior.finish(state, iter([batch]), seeded(10)), len(state.common.alive))
 
 
 def _checked(posterior: Any, state: State, replicas: int) -> State:
-    """Assert that a state has only tensors, whose first axis (if any) is the replicas; return the state."""
+    """Assert that a state has only tensors, and that their first axis (if any) is `replicas` long; return the state."""
     for path, leaf in _pytree.tree_leaves_with_path(state):
         where = f"{type(posterior).__name__}: state{_pytree.keystr(path)}"
         assert leaf is None or isinstance(leaf, Tensor), (

@@ -40,7 +40,7 @@ class Suite:
         return add
 
     def parameters(self, subjects: Iterable[Any]) -> list[ParameterSet]:
-        """Return every check and case for each subject, as a pytest parameter: a function without arguments."""
+        """Return a pytest parameter, a function without arguments, for each subject, check and case."""
         parameters = []
         for subject in subjects:
             for check in (c for c in self.checks if c.of(subject)):
@@ -69,7 +69,7 @@ def expect_defaults(cls: Any, required: Collection[str] = ()) -> None:
 
 
 def assert_same_bits(actual: Any, expected: Any, why: str) -> None:
-    """Assert that trees of tensors are bit-identical."""
+    """Assert that trees of tensors are bit-identical; `why` is the start of the message."""
     for (path, a), (_, b) in zip(tree.leaves(actual), tree.leaves(expected), strict=True):
         assert torch.equal(a, b), f"{why}: {path} differs"
 

@@ -1,4 +1,4 @@
-"""Checks that updates give equal results for one replica, traced, as candidates of one fit, and in processes."""
+"""Checks that updates agree when replicas run alone, traced, as candidates of one fit, or in several processes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def three_replicas_equal_lone_runs(subject: Subject, net: str) -> None:
 
 
 def _expect_equal_states(actual: tuple[State, Any], expected: tuple[State, Any], why: str) -> None:
-    """Assert that states (except cached factors) and samples agree; samples also depend on these factors."""
+    """Assert that two pairs (state, samples) agree. Cached matrix factors are compared through the samples only."""
     for (path, a), (_, b) in zip(*map(tree.leaves, (actual[0], expected[0])), strict=True):
         if path.partition(".")[0] not in CACHED:
             assert_close(a, b, f"{why} {path}", rtol=1e-9)
@@ -100,7 +100,7 @@ def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, variant: str)
 
 
 def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
-    """Return the state after three epochs of five updates."""
+    """Return the finalised state after three epochs of five updates."""
     for i in range(15):
         state, _ = posterior.update(state, batch, rng, i / 15)
         state = posterior.end_epoch(state) if i % 5 == 4 else state
@@ -120,7 +120,7 @@ class Exchange:
         self._values: list[Any] = [None] * threads
 
     def _of_all(self, value: Tensor) -> list[Tensor]:
-        """Return the values of all threads; wait until every thread has read them."""
+        """Gather the value of each thread; wait until every thread has read all values."""
         self._values[parallel.world().rank] = value.clone()
         self.turn.release()
         try:

@@ -39,7 +39,7 @@ def functions_are_pure(subject: Subject, case: str) -> None:
     assert not torch.equal(*weights), "the first weights do not depend on the generator"
 
     def called(name: str, function: Callable[[Rng], Any]) -> Any:
-        """Return the function's result; assert that a second call agrees and that arguments stay unchanged."""
+        """Call a function twice and return its result; assert equal results and unchanged arguments."""
         before, torch_generator = tree.save((state, batch, new)), torch.get_rng_state()
         one, two = (function(seeded(3, device)) for _ in range(2))
         assert_same_bits(one, two, f"two equal calls of `{name}` must return the same")
@@ -136,7 +136,7 @@ def single_precision_survives_data_without_rank(subject: Subject) -> None:
 
 
 def expect_entropy(subject: Subject, posterior: Any, state: State, samples: int, rng: Rng, where: str) -> None:
-    """Assert that the entropy is -E log q; for d Gaussian coordinates, log q has standard deviation sqrt(d / 2)."""
+    """Assert that the entropy is -E log q of samples. With d Gaussian coordinates, log q has std sqrt(d / 2)."""
     log_prob = posterior.log_prob(state, posterior.sample_coordinates(state, samples, rng))
     gaussian = (sum(i * o for i, o in posterior.coordinates) / 2) ** 0.5
     limit = 5 * (gaussian if subject.gaussian else float(log_prob.std(1).max())) / samples**0.5
@@ -171,7 +171,7 @@ def step_size(subject: Subject, lr: float = 0.02) -> dict[str, Any]:
 
 
 def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
-    """Return the loss [R] of samples, with running statistics: mean squared error, or cross-entropy in nats."""
+    """Return the loss [R] over weight samples, in evaluation mode: mean squared error, or cross-entropy in nats."""
     layers, noise = posterior.joint_sample(state, 30, seeded(9))
     out = posterior.net.output(layers, batch.x)
     if not posterior.likelihood.discrete:
@@ -211,7 +211,7 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
 
 
 def _expect_normalised(posterior: Any, before: State, state: State) -> None:
-    """Assert that running statistics changed, and that scale and shift changed only under the policy "adam"."""
+    """Assert that batch-norm statistics changed, and that scale and shift changed only with batch_norm="adam"."""
     for norm, old, new in zip(posterior.net.norms, before.common.norms.values, state.common.norms.values, strict=True):
         assert (old[..., 2:, :] != new[..., 2:, :]).all(), "running statistics do not move; see `advance`"
         is_trained = posterior.batch_norm == "adam" and norm.affine
@@ -235,7 +235,7 @@ def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
 
 
 def expect_fall(subject: Subject, before: Tensor, after: Tensor, training: str) -> None:
-    """Assert that training lowered the loss [R] of every replica by at least 10 %; `training` describes it."""
+    """Assert that training lowered the loss [R] of every replica by at least 10 %; `training` is for messages."""
     advice = (
         "it follows the gradient downwards: `likelihood.score` is the gradient of the log-likelihood, which must rise"
         if (after > before).all()

@@ -26,7 +26,7 @@ from explore.nets.protocols import width
 
 
 class Replay:
-    """The last `capacity` transitions: observation and action (I `inputs`), and next observation (O `outputs`)."""
+    """A buffer of the last `capacity` transitions: I inputs (observation and action), O outputs (next observation)."""
 
     def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
         self.capacity, self.total = capacity, 0
@@ -44,7 +44,7 @@ class Replay:
 
     @property
     def next(self) -> Float[Tensor, "n O"]:
-        """The next observations of all transitions, in the same order."""
+        """The next observations of all transitions, in the order of `inputs`."""
         return self._next[: len(self)]
 
     def add(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> None:
@@ -107,7 +107,7 @@ class DynamicsSettings(Checked):
             raise InputError(f"hidden is {shown(self.hidden)}; every layer must have 1 to 100000 units")
 
     def build(self, inputs: int, outputs: int) -> Predictive:
-        """Return the posterior over the weights of a net from I inputs to O outputs."""
+        """Return the posterior over the weights of a network with these numbers of inputs and outputs."""
         if not isinstance(self.posterior, str):
             if not hasattr(self.posterior, "likelihood"):
                 raise InputError(f"posterior is a {type(self.posterior).__name__}; it must be a name or a posterior")
@@ -129,7 +129,7 @@ class DynamicsSettings(Checked):
 
 
 class DynamicsState(NamedTuple):
-    """The state of a dynamics model: its posterior and the scales of its data."""
+    """The state of a dynamics model: the state of its posterior, and the scales of its data."""
 
     posterior: State
     input_mean: Float[Tensor, "1 1 I"]
@@ -139,7 +139,7 @@ class DynamicsState(NamedTuple):
 
 
 class Dynamics:
-    """p(o' | o, a) with a posterior over the weights of its net, on data standardised as in the last training.
+    """A model p(o' | o, a) with a posterior over its network's weights, on data standardised as in the last training.
 
     The I `inputs` are an observation (the first O numbers) and an action; the O `outputs` are the next observation.
     """
@@ -156,7 +156,7 @@ class Dynamics:
         self.state = DynamicsState(self.posterior.init(float(n), 1, rng), mean, scale, y_mean, y_scale)
 
     def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
-        """Return transitions as standardised data of the network, x [1, n, I] and y [1, n, O]."""
+        """Return transitions as standardised data for the network: inputs x [1, n, I] and targets y [1, n, O]."""
         s = self.state
         x, y = inputs.unsqueeze(0), self._target(inputs, following)
         return Batch(
@@ -165,7 +165,7 @@ class Dynamics:
         )
 
     def train(self, replay: Replay, rng: Rng) -> None:
-        """Recompute the scales, and run `updates` steps on transitions drawn with replacement."""
+        """Recompute the scales, and take `updates` training steps on transitions drawn with replacement."""
         rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()
         inputs, target = self._sample(replay, rng)
         scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
@@ -190,7 +190,7 @@ class Dynamics:
 
     @property
     def learned(self) -> dict[str, float]:
-        """The values of `Predictive.learned`, and the share of the curvature that is still the initial one."""
+        """The values of `Predictive.learned`, and the share of the curvature that comes from its initial value."""
         state = self.state.posterior
         values = self.posterior.learned(state) | {
             "initial_curvature_share": self.posterior.initial_curvature_share(state)
@@ -203,7 +203,7 @@ class Dynamics:
         return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return posterior and scales as tensors by name."""
+        """Return the posterior's state and the scales as tensors by name."""
         return tree.save(self.state)
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
@@ -211,7 +211,7 @@ class Dynamics:
         self.state = tree.restore(self.state, saved)
 
     def _sample(self, replay: Replay, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "1 n O"]]:
-        """Return inputs and targets for computing scales: all, or a random subset small enough to sort quickly."""
+        """Return inputs and targets for the scales, of all transitions or of a random subset that is quick to sort."""
         inputs, following, n = replay.inputs, replay.next, max(SCALED // replay.inputs.shape[1], 1024)
         if len(replay) > n:
             rows = (rng.uniform(1, n)[0] * len(replay)).long()
@@ -236,7 +236,7 @@ def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Raise InputError if the posterior does not support this bonus; `asked` is its name or the object."""
+    """Raise InputError if the posterior does not support this bonus; `asked` is the posterior's name or object."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
         raise InputError(f"{name} is a point estimate; choose a posterior with weight uncertainty")

@@ -2,9 +2,10 @@
 
     env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
 
-Each `info` has the "extrinsic_reward", the added "intrinsic_reward", and the bonus before scaling, "intrinsic_raw"
-(outside training, both are 0). At the last step of an episode it also has the sums "extrinsic_return" and
-"intrinsic_return". The model is trained after every `interval` steps. Earlier batches determine the bonus's divisor.
+Each `info` has the "extrinsic_reward"; the bonus that was added, "intrinsic_reward"; and the bonus before scaling,
+"intrinsic_raw". Outside training, the last two are 0. At the last step of an episode, `info` also has the sums
+"extrinsic_return" and "intrinsic_return". The model is trained after every batch of `interval` steps. Earlier batches
+determine the divisor of the bonus.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ RETURNS = ("extrinsic_return", "intrinsic_return")
 
 
 class Sums:
-    """Running sums over the episodes of parallel environments."""
+    """Running sums over the current episode of each parallel environment."""
 
     def __init__(self, *shape: int):
         self._open = np.zeros(shape)
 
     def add(self, values: Array, ended: Array) -> Array:
-        """Return the sums [..., n] including this step's values [..., n]; then restart those of `ended` episodes."""
+        """Add a step's values [..., n], and return the sums [..., n]. Then reset the sums of `ended` episodes to 0."""
         sums = self._open + values
         self._open = sums
         self.begin(ended)
         return sums
 
     def begin(self, where: Array) -> None:
-        """Reset the sums of some environments, given by a mask [n]."""
+        """Reset the sums of the environments in the mask `where` [n]."""
         self._open = np.where(where, 0.0, self._open)
 
 
@@ -60,7 +61,7 @@ class Paid(NamedTuple):
     training: bool  # whether the step got a bonus and was used for training
 
     def info(self, copy: int) -> dict[str, float]:
-        """Return the `info` entries of one copy."""
+        """Return the entries of one copy for its `info` dictionary."""
         info = {key: float(values[copy]) for key, values in zip(KEYS, self[:3], strict=True)}
         if self.ended[copy]:
             info |= dict(zip(RETURNS, self.returns[:, copy].tolist(), strict=True))
@@ -68,7 +69,7 @@ class Paid(NamedTuple):
 
 
 class Stepwise:
-    """Converter of steps of n environment copies to transitions, which a shared `bonus` scores and learns from."""
+    """A converter from steps of n environment copies to transitions, which a shared `bonus` scores and learns from."""
 
     def __init__(
         self,
@@ -84,13 +85,13 @@ class Stepwise:
         self._returns = Sums(2, copies)
 
     def seed(self, seed: int | None) -> None:
-        """Seed the bonus like the environment, if it has no seed and no transitions yet."""
+        """Seed the bonus with the environment's seed, unless the bonus already has a seed or transitions."""
         if seed is not None and not (self._seeded or self.bonus.replay.total):
             self.bonus.seed(seed)
             self._seeded = True
 
     def begin(self, observations: Float[Array, "n O"], where: Array | bool = True) -> None:
-        """Begin episodes in some copies, given by the mask `where` [n]."""
+        """Begin episodes with these observations, in the copies of the mask `where` [n] (True: all copies)."""
         self._last = observations
         self._returns.begin(np.asarray(where))
 
@@ -105,10 +106,11 @@ class Stepwise:
         training: bool,
         real: Array | None = None,
     ) -> Paid:
-        """Compute the bonus of a step: actions [n, A] led to these observations [n, O].
+        """Compute the bonus of a step, in which `actions` [n, A] led to `observations` [n, O].
 
-        `ends` has the last observations of episodes that ended and were reset. `real` is a mask of copies that took a
-        step (None: all). Without `training`, and in `evaluate_policy`, bonuses are 0, and nothing is learned or summed.
+        `ends` has, for each copy that was reset, the last observation before the reset. `real` is a mask of copies that
+        took a step (None: all). If not `training`, and in `evaluate_policy`, bonuses are 0, and nothing is learned or
+        summed.
         """
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, observations
@@ -125,7 +127,7 @@ class Stepwise:
 
 
 def is_evaluating() -> bool:
-    """Return whether `evaluate_policy` of stable-baselines3 is in the call stack (except in ARS, for training)."""
+    """Return whether `evaluate_policy` of stable-baselines3 is on the call stack; calls by ARS count as training."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "evaluate_policy":
         frame = frame.f_back
@@ -133,7 +135,7 @@ def is_evaluating() -> bool:
 
 
 def following(vectors: Vectors, current: Array, ends: Mapping[int, Any]) -> Array:
-    """Return the next observations as vectors; where an episode ended, its last one instead of the one after reset."""
+    """Return the next observations as vectors: `current` or, where an episode ended, its last observation in `ends`."""
     following = current.copy()
     for i, last in ends.items():
         following[i] = vectors.one(last)[0]
@@ -149,10 +151,11 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     Args:
         env: the environment.
         seed: root of the bonus's random numbers; None: the seed of the first `reset(seed=...)`, else 0.
-        settings: of `IntrinsicReward`. `env.spec` stores those that JSON allows, so that `gym.make` can rebuild it.
+        settings: arguments of `IntrinsicReward`. `env.spec` stores arguments that JSON supports, so that `gym.make` can
+            rebuild the environment.
 
     Attributes:
-        training: set it to False for evaluation: rewards are unchanged, nothing is learned, and no sums are reported.
+        training: whether to add the bonus. Set to False for evaluation, which learns nothing and reports no sums.
             Steps of stable-baselines3's `evaluate_policy` in the same process always count as evaluation.
         bonus: the `IntrinsicReward`; only its `state_dict` needs to be saved.
     """
@@ -166,7 +169,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.training = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; the bonus keeps its model and data. If it has no data yet, the first seed also seeds it."""
+        """Begin an episode. The bonus keeps its model and data; a bonus without seed and data takes this seed."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._stepwise.seed(seed)
         self._stepwise.begin(self.bonus.observations.one(observation))
@@ -185,7 +188,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return observation, reward, terminated, truncated, info | paid.info(0)
 
     def compute_reward(self, *_: Any) -> NoReturn:
-        """Raise InputError: rewards recomputed for other goals (by `HerReplayBuffer`) would have no bonus."""
+        """Raise InputError, since rewards that `HerReplayBuffer` recomputes for other goals would have no bonus."""
         refuse_relabelling("VIME")
 
 
@@ -207,7 +210,7 @@ class VIMEVector(VectorWrapper):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes; the bonus keeps its model and data. If it has no data yet, the first seed also seeds it."""
+        """Begin episodes. The bonus keeps its model and data; a bonus without seed and data takes the first seed."""
         which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment removes it
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])
@@ -246,15 +249,15 @@ def _check_scale(env: Any) -> None:
 
 
 def refuse_relabelling(name: str) -> NoReturn:
-    """Raise InputError for recomputing rewards, which would lose the bonus."""
+    """Raise InputError, since recomputed rewards would lose the bonus of the wrapper `name`."""
     raise InputError(f"HerReplayBuffer recomputes rewards without the bonus; use VIMEHerReplayBuffer instead of {name}")
 
 
 def refuse_moving(name: str) -> NoReturn:
-    """Raise InputError for an inner wrapper that normalises by running statistics."""
+    """Raise InputError, since the wrapper `name` normalises by running statistics inside a VIME wrapper."""
     raise InputError(f"the bonus needs raw observations and rewards; put {name} around it, not inside")
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:
-    """Add values of the copies `where` to `infos`, in the format of vector environments."""
+    """Return `infos` with the `values` of copies in the mask `where`, in the format of vector environments."""
     return infos | values | {f"_{key}": where for key in values}

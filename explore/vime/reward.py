@@ -1,7 +1,7 @@
 """The intrinsic reward: how much information a transition gives about the environment's dynamics.
 
 Houthooft, Chen, Duan, Schulman, De Turck, Abbeel: VIME, Variational Information Maximizing Exploration (2016). After
-every batch of experience, in this order:
+every batch of experience, these steps follow (q is the posterior over the weights of the dynamics model):
 
     r'_t = r_t + eta * min(KL(q' || q) / d, 10)   q: before the batch; q': after a small step on transition t alone
     d    = this batch's median KL
@@ -64,14 +64,14 @@ class RewardSettings(Checked):
 
 
 class Reward(NamedTuple):
-    """The bonuses of n transitions, [n] each."""
+    """The bonuses of n transitions before and after scaling, [n] each."""
 
     raw: Array  # in nats; for "variance" in squared standardised units
     scaled: Array  # eta * raw / divisor, added to the environment's reward
 
 
 class Transitions(NamedTuple):
-    """Steps of an environment, as vectors."""
+    """A batch of n steps of an environment, as vectors."""
 
     observations: Array  # [n, O]
     actions: Array  # [n, A]
@@ -80,7 +80,7 @@ class Transitions(NamedTuple):
 
 @runtime_checkable
 class RolloutBonus(Protocol):
-    """The interface of a bonus for `VIMECallback`: `IntrinsicReward`, or your own."""
+    """The interface of a bonus for `VIMECallback`, which `IntrinsicReward` and user-defined bonuses implement."""
 
     observations: Vectors  # of the observation space
     actions: Vectors
@@ -91,18 +91,18 @@ class RolloutBonus(Protocol):
 
 
 class IntrinsicReward:
-    """The bonus of VIME: scores transitions, stores them, and trains the dynamics model on them.
+    """The bonus of VIME, which scores transitions, stores them, and trains the dynamics model on them.
 
     Transitions with NaN or infinity are dropped. A bonus that overflows is clipped (at most 1e12) and left out of the
     divisor d. A model that diverges is restarted once and trained on all stored transitions.
 
     Args:
-        observation_space: of one environment.
-        action_space: of one environment.
+        observation_space: observation space of one environment.
+        action_space: action space of one environment.
         seed: root of the random numbers.
         device: device of the model.
-        encoder: for observations that are not vectors, see `Vectors`.
-        settings: fields of `RewardSettings` and `DynamicsSettings`.
+        encoder: a function that converts observations to vectors, see `Vectors`.
+        settings: any fields of `RewardSettings` and `DynamicsSettings`.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class IntrinsicReward:
 
     @property
     def eta(self) -> float:
-        """The current weight of the bonus."""
+        """The current weight of the bonus, after decay."""
         return self.settings.eta * self.settings.eta_decay**self.batches
 
     @property
     def divisor(self) -> float | None:
-        """The current divisor of the bonus; None before the first one is known."""
+        """The current divisor of the bonus, or None if there is none yet."""
         if self.settings.normalise == "none":
             return 1.0
         if not self._levels:
@@ -158,12 +158,12 @@ class IntrinsicReward:
         return mean if self.settings.normalise == "median" else mean**0.5
 
     def score(self, transitions: Transitions) -> Float[Array, " n"]:
-        """Return the raw bonus under the current model, 0 before its first training; nothing is stored or trained."""
+        """Return the raw bonus under the current model (0 if untrained), without storing transitions or training."""
         finite, tensors = self._finite(transitions)
         return _spread(self._raw(*tensors, 0), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return the bonus, eta * raw / divisor, clipped by `clip` and at 1e12; 0 if there is no divisor yet."""
+        """Scale raw bonuses to eta * raw / divisor, clipped by `clip` and at 1e12; return 0 without a divisor."""
         if not self.divisor:
             return np.zeros_like(raw)
         self.paid |= bool(raw.any())
@@ -171,7 +171,7 @@ class IntrinsicReward:
         return np.minimum(cut * (self.eta / self.divisor), MOST)
 
     def batch(self, transitions: Transitions) -> Reward:
-        """Return the bonus of a whole batch, then train. The batch's own values enter the divisor, as in the paper."""
+        """Return the bonus of a whole batch, then train. The batch itself enters the divisor, as in the paper."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, 0)
         self._store(finite, tensors)
@@ -182,7 +182,7 @@ class IntrinsicReward:
         return reward
 
     def step(self, transitions: Transitions) -> Reward:
-        """Return the bonus of the next transitions, with the divisor of finished batches; train after `interval`."""
+        """Return the bonus of new transitions, with the divisor of earlier batches. Train after every `interval`."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, len(self._open) + 1)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
@@ -198,7 +198,7 @@ class IntrinsicReward:
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return model, replay and counters; with equal settings, the same transitions then get the same bonuses."""
+        """Return model, replay and counters; a bonus with equal settings that loads them continues identically."""
         reward = {
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
@@ -213,7 +213,7 @@ class IntrinsicReward:
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Resume from a `state_dict`. If it is of a different model or version, raise InputError and change nothing."""
+        """Resume from a `state_dict`. Raise InputError, and change nothing, if the model or the version differs."""
         before = dict(vars(self))
         try:
             self._restore(saved)
@@ -278,7 +278,7 @@ class IntrinsicReward:
             self._levels.append(float(np.mean(exact**2) if self.settings.normalise == "rms" else np.median(exact)))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
-        """Train on the replay, which ends with the transitions of the finished batch, and set `metrics`."""
+        """Train on the replay, whose last transitions are the finished batch with bonuses `raw`; set `metrics`."""
         inputs, following = self.replay.last(len(raw))
         metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
         if len(exact := raw[raw < LARGEST]):
@@ -319,7 +319,7 @@ class IntrinsicReward:
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Sizes of a transition's inputs (observation and action) and of its target."""
+        """The sizes of the dynamics model's inputs (observation and action) and outputs (next observation)."""
         return self.observations.size + self.actions.size, self.observations.size
 
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
@@ -332,7 +332,7 @@ class IntrinsicReward:
         self.replay.add(*tensors)
 
     def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
-        """Return a mask of the transitions that are finite in single precision, and their tensors."""
+        """Return a mask of the transitions that are finite in single precision, and tensors of only these."""
         inputs, following = self.tensors(transitions)
         finite = inputs.isfinite().all(1) & following.isfinite().all(1)
         return finite.cpu().numpy(), (inputs[finite], following[finite])
@@ -343,7 +343,7 @@ class IntrinsicReward:
 
 
 def _spread(values: Float[Array, " _m"], where: Bool[Array, " n"]) -> Float[Array, " n"]:
-    """Return an array of n numbers: the m values where the mask is true, 0 elsewhere."""
+    """Return an array [n] with the m values where the mask `where` is True, and 0 elsewhere."""
     spread = np.zeros(len(where))
     spread[where] = values
     return spread

@@ -34,7 +34,8 @@ class Vectors:
     Args:
         space: the space of one element.
         name: name of the elements in messages.
-        encoder: a function, or "module:function", for elements that are not vectors, such as images.
+        encoder: a function from n stacked elements to an array [n, D], or its name "module:function"; for elements that
+            are not vectors, such as images.
     """
 
     def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):
@@ -60,11 +61,11 @@ class Vectors:
             raise InputError(f"{name} are empty; the dynamics model needs at least one number")
 
     def one(self, element: Any) -> Array:
-        """Return a single element as a vector [1, D]."""
+        """Convert a single element to a vector [1, D]."""
         return self.many(_batched(self.space, element, self._name), 1)
 
     def many(self, elements: Any, n: int | None = None) -> Array:
-        """Return n elements as a new array [n, D]; they are stacked as in vector environments and stable-baselines3."""
+        """Convert n elements, stacked as in vector environments or stable-baselines3 buffers, to a new array [n, D]."""
         parts = list(_parts(self.space, elements, self._name))
         counts = [len(values) for _, values, _ in parts]
         n = counts[0] if n is None else n
@@ -93,7 +94,7 @@ def _check(space: spaces.Space[Any], name: str) -> None:
 
 
 def _children(space: Any, elements: Any, name: str) -> list[tuple[Any, spaces.Space[Any], str]]:
-    """Return elements, spaces and names of the parts of a Dict or Tuple."""
+    """Return the elements, the space and the name of each part of a Dict or Tuple space."""
     parts: dict[Any, Any] = dict(space.spaces if isinstance(space, spaces.Dict) else enumerate(space.spaces))
     try:
         if isinstance(space, spaces.Dict) or len(elements) == len(parts):
@@ -104,7 +105,7 @@ def _children(space: Any, elements: Any, name: str) -> list[tuple[Any, spaces.Sp
 
 
 def _parts(space: spaces.Space[Any], elements: Any, name: str) -> Iterator[tuple[spaces.Space[Any], Array, str]]:
-    """Yield the space, the array [n, ...] and the name of each part of stacked elements."""
+    """Yield the space, the array [n, ...] and the name of each innermost part of n stacked elements."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for values, part, inner in _children(space, elements, name):
             yield from _parts(part, values, inner)
@@ -123,7 +124,7 @@ def _array(elements: Any, name: str) -> Array:
 
 
 def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:
-    """Return one element as a stack with n = 1."""
+    """Return a single element as a stack of n = 1 elements."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _array(element, name)[None]
     parts = tuple(_batched(part, value, inner) for value, part, inner in _children(space, element, name))
@@ -131,7 +132,7 @@ def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:
 
 
 def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
-    """Return n elements of a space without parts as vectors [n, D]."""
+    """Return n elements as vectors [n, D], for a space that is not a Dict or Tuple."""
     n, shape = len(values), space.shape or ()
     if values.dtype.kind not in "biuf":
         raise InputError(f"{name} are of type {values.dtype}; expected numbers. {AGREE}")
@@ -151,7 +152,7 @@ def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
 
 
 def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
-    """Return the choices [n, K], counted from 0. Raise InputError unless they are within the space."""
+    """Return `values` [n, K] minus `first`. Raise InputError unless the results are whole numbers in [0, choices)."""
     wrong = ~((values >= first) & (values < first + choices) & (values == np.floor(values)))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]

@@ -9,7 +9,7 @@ from explore.images.base import Images
 
 
 def digits(folder: Path | None = None) -> Images:
-    """Load digits from scikit-learn: first 80 % for training, rest (partly other writers) for testing; no `folder`."""
+    """Load scikit-learn's digits: 80 % for training, then 20 % (partly other writers) for testing; ignore `folder`."""
     bunch = load_digits()
     x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
     y, n = bunch.target.astype(np.int64), len(x) * 4 // 5

@@ -33,7 +33,7 @@ DENSE = 2048  # maximum number of weights for which a matrix is formed to comput
 
 @runtime_checkable
 class Factor(Protocol):
-    """The matrix P = F + damping, [R, W, W], in implicit form. Vectors are tuples of [R, S, I, O] over layers."""
+    """The matrix P = F + damping, [R, W, W], in implicit form. Vectors are tuples of [R, S, I, O], one per layer."""
 
     def solve(self, v: Weights) -> Weights: ...  # P^-1 v
     def multiply(self, v: Weights) -> Weights: ...  # P v
@@ -52,9 +52,9 @@ class Factor(Protocol):
 class Structure(Protocol):
     """A structure of the Fisher matrix F, with methods on its running statistics.
 
-    `observe` averages in the statistics of a batch, at the averaging rates times `schedule`. Steps count from 1; work
-    with an interval is due at its multiples. `factor` returns F + damping and for which replicas it succeeded.
-    `start_share` returns the ratio of initial to current mean diagonal, the maximum over layers.
+    `observe` updates the running statistics with a batch, at the averaging rates times `schedule`. Steps count from 1;
+    work with an interval is due at multiples of the interval. `factor` returns F + damping, and for which replicas the
+    factorisation succeeded. `start_share` returns the largest ratio of initial to current mean diagonal of any layer.
     """
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics: ...
@@ -107,7 +107,7 @@ class Blocks(NamedTuple):
 
 
 def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
-    """Return the eigenvalues of the dense matrix, in time cubic in `weights`; NaN for more than 2048 weights."""
+    """Return the eigenvalues of a factor as a dense matrix, in time cubic in `weights`; NaN above 2048 weights."""
     # Single precision would lose the eigenvalues below 1e-7 times the largest.
     factor = tree.map_tensors(Tensor.double, factor)
     if weights <= DENSE:
@@ -131,7 +131,7 @@ class PerLayer:
         return gathered(work() for work in self.each_factor(statistics, damping))
 
     def each_factor(self, statistics: Statistics, damping: Dampings) -> list[Callable[[], tuple[Block, Tensor]]]:
-        """Return one function per layer that computes its block, and for which replicas this succeeded."""
+        """Return one function per layer, which returns (block, replicas for which the factorisation succeeded)."""
         pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
         return [partial(self.rule.factor, q, c) for q, c in pairs]
 
@@ -165,7 +165,7 @@ def two_sided(first: Tensor, x: Tensor, last: Tensor, upper: bool | None = None)
 
 
 def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
-    """Rotate taps into other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
+    """Rotate taps into the bases Q_A, `inputs`, and Q_S, `outputs` (eigenvectors in columns): Q_A^T a and Q_S^T g."""
 
     def rotated(examples: slice) -> Tensor:
         return rows_times(taps.part(examples).inputs, inputs)
@@ -174,7 +174,7 @@ def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R
 
 
 class Diagonal(NamedTuple):
-    """A block of one layer: diagonal, or Q diag(precision) Q^T, with Q the product of two orthonormal bases."""
+    """The block of one layer: diag(precision), or Q diag(precision) Q^T with orthonormal bases Q = Q_A (x) Q_S."""
 
     precision: Float[Tensor, "R I O"]
     inputs: Any = None  # Q_A [R, I, I], eigenvectors in columns
@@ -209,7 +209,7 @@ class Diagonal(NamedTuple):
         return torch.einsum("rbio,rio->rb", mean_gradients(self._rotated(taps)).square(), 1 / self.precision)
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return the curvature of changes in the diagonal, with fixed bases."""
+        """Return `Factor.curvature`, with D projected onto the matrices that are diagonal in these bases."""
         squares = mean_square_gradients(self._rotated(taps))
         return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
 
@@ -249,7 +249,7 @@ def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
 
 
 def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iterator[tuple[Tensor, ...]]:
-    """Yield per-example gradients in chunks, tuples of [R, S, b, I, O], with at most `budget` values if possible."""
+    """Yield per-example gradients in chunks of b >= 1 examples, tuples of [R, S, b, I, O], within `budget` values."""
     r, s, n = taps[0].grads.shape[:3]
     budget = budget or held(taps[0].grads)
     size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
@@ -268,7 +268,7 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
 
 
 def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
-    """Return `mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without forming per-example gradients."""
+    """Return `mean_squares` by (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without per-example gradients."""
     g, t = taps.grads, taps.grads.shape[3]
     size = max(1, budget // (g.shape[0] * g.shape[1] * t * (t + 1) // 2 * max(taps.shape)))
     sums = []
@@ -281,7 +281,7 @@ def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
 
 
 def _pairs(x: Float[Tensor, "R S B T _"], apart: int) -> Float[Tensor, "R S B _ _"]:
-    """Return products of values at pairs of positions, multiplied by `apart` for two different positions."""
+    """Return the products of x at all pairs of positions, multiplied by `apart` if the positions differ."""
     t = x.shape[3]
     products = [x[:, :, :, : t - d] * x[:, :, :, d:] for d in range(t)]
     return torch.cat([p if d == 0 or apart == 1 else apart * p for d, p in enumerate(products)], 3)
@@ -293,7 +293,7 @@ def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
 
 
 def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
-    """Return E[g] and E[g^2] over samples and examples of all processes; large layers compute gradients only once."""
+    """Return E[g] and E[g^2] over samples and examples of all processes; above `FEW` positions, in one pass."""
     moments = []
     for t in taps:
         if t.grads.shape[3] <= FEW:

@@ -1,10 +1,10 @@
-"""Kronecker-factored blocks (K-FAC): each is exactly or nearly the Kronecker product of an input and an output factor.
+"""Kronecker-factored blocks (K-FAC): exact or approximate Kronecker products of an input factor and an output factor.
 
-For a layer with W [I, O], the block of the Fisher matrix is A (x) S. A [I, I] is the second moment of its inputs, S [O,
-O] that of the gradients at its outputs (Martens and Grosse 2015). (A (x) S)^-1 maps a gradient G to A^-1 G S^-1.
+For a layer with W [I, O], the block of the Fisher matrix is A (x) S: A [I, I] is the second moment of the inputs, and S
+[O, O] of the output gradients (Martens and Grosse 2015). (A (x) S)^-1 maps a gradient G to A^-1 G S^-1.
 
-If an example has T positions (tokens, pixels), its gradient is the sum of a_t g_t^T. With the mean a of its inputs and
-the sum g of its gradients, `WeightSharing` is
+If an example has T positions (tokens, pixels), its weight gradient is the sum of a_t g_t^T. With a the mean of the
+inputs a_t and g the sum of the output gradients g_t, the options of `WeightSharing` are
 
     expand   A = E sum_t a_t a_t^T,   S = E mean_t g_t g_t^T            Grosse, Martens (2016), "KFC"
     reduce   A = E a a^T,             S = E g g^T                       Eschenhagen et al. (2023), "K-FAC-reduce"
@@ -39,7 +39,7 @@ TOGETHER = 64  # maximum number of rows of factors that are padded and factorise
 
 
 class KroneckerFactor(NamedTuple):
-    """The block A (x) S, stored as inverse Cholesky factors: A = L L^T, `inputs` = L^-1; likewise S and `outputs`."""
+    """The block A (x) S, stored as inverse Cholesky factors: A = L L^T, `inputs` = L^-1; likewise `outputs` for S."""
 
     inputs: Float[Tensor, "R I I"]
     outputs: Float[Tensor, "R O O"]
@@ -117,7 +117,10 @@ class KroneckerFactor(NamedTuple):
 
 
 def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
-    """Return `mean_squares` in two bases; rotates weight gradients instead of taps if positions outnumber outputs."""
+    """Return `mean_squares` in the bases `inputs` and `outputs`.
+
+    This rotates the taps, or the weight gradients if there are more positions than outputs.
+    """
     if taps.grads.shape[3] <= taps.grads.shape[4]:
         return base.mean_squares(base.rotate(taps, inputs, outputs))
     each = (base.two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in base.example_gradients((taps,)))
@@ -135,7 +138,7 @@ class KroneckerMoments(NamedTuple):
 class KroneckerRule:
     """The K-FAC rule for one layer: F = A (x) S.
 
-    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as in the papers; "exact" is A (x) S + gamma I.
+    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as in the papers; "exact" uses A (x) S + gamma I.
     """
 
     beta: Number = 0.001  # averaging rate
@@ -143,7 +146,7 @@ class KroneckerRule:
     weight_sharing: WeightSharing = "auto"
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> KroneckerMoments:
-        """Return identities plus small random Gram matrices, as estimates from few batches alone would diverge."""
+        """Return identities plus small random Gram matrices; estimates from few batches alone would diverge."""
 
         def start(n: int) -> Tensor:
             g = 0.1 * rng.normal(replicas, n, n)
@@ -176,12 +179,12 @@ class KroneckerRule:
         return KroneckerFactor(a, s), ok_a & ok_s
 
     def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
-        """Return the larger ratio of the two factors; the initial diagonal has expectation 1 + 0.01 n."""
+        """Return the initial mean diagonal, 1 + 0.01 n, over the current mean diagonal; the larger ratio of A and S."""
         return torch.stack([(1 + 0.01 * m.shape[1]) / torch.linalg.diagonal(m).mean(1) for m in moments]).amax(0)
 
 
 def correlation(grads: Float[Tensor, "R S B T O"]) -> Float[Tensor, " R"]:
-    """Return the correlation c between gradients at T > 1 positions (module docstring), over all processes."""
+    """Return the correlation c between gradients at T > 1 positions (see the module docstring), over all processes."""
     one, pooled = parallel.mean((grads.square().sum((1, 2, 3, 4)), grads.sum(3).square().sum((1, 2, 3))))
     return (pooled - one) / ((grads.shape[3] - 1) * one).clamp_min(torch.finfo(one.dtype).tiny)
 
@@ -244,7 +247,7 @@ def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
 
 
 def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """Return the terms to add to the diagonals of A and S, pi sqrt(gamma) and sqrt(gamma) / pi."""
+    """Return the terms that split damping adds to the diagonals of A and S: pi sqrt(gamma) and sqrt(gamma) / pi."""
     mean_a, mean_s = (torch.linalg.diagonal(m).mean(1) for m in moments)
     ratio = (mean_a + 1e-8) / (mean_s + 1e-8)  # pi^2
     split = over(damping, ratio) ** 0.5

@@ -1,10 +1,11 @@
 """Low-rank plus diagonal matrices U U^T + diag(d) over all weights, and products with implicit per-example gradients.
 
-Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. In one layer the gradient of an
-example is a g^T (summed over positions). Products of G = [g_1 ... g_n], n = S B, with a few vectors thus need only the
-taps: g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. The sampler printed in the paper has the wrong covariance: B
-should be the Cholesky factor of I + L^T L, K = (C^-T + V^T V)^-1, and the output d^-1/2 (eps - V K V^T eps). `_Half`
-uses the symmetric root instead, which is differentiable even if U is rank-deficient.
+Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. In one layer, the gradient of an
+example is a g^T, summed over positions. Products of G = [g_1 ... g_n], n = S B, with a few vectors thus need only the
+taps a and g: g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. The sampler printed in the paper has the wrong
+covariance. In the correct sampler, B is the Cholesky factor of I + L^T L, K = (C^-T + V^T V)^-1, and the output is
+d^-1/2 (eps - V K V^T eps). `_Half` uses the symmetric root instead, which is differentiable even if U is
+rank-deficient.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"
 
 
 def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vectors:
-    """Return G c, the sums of per-example gradients, weighted by each column of c."""
+    """Return G c: for each column of c, the sum of the per-example gradients weighted by this column."""
 
     def products(t: Taps) -> Iterator[Tensor]:
         start = 0
@@ -73,7 +74,7 @@ def gradients_gram(taps: tuple[Taps, ...]) -> Float[Tensor, "R n n"]:
 
 
 def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
-    """Yield the terms that sum to the Gram matrix of the gradients of one layer."""
+    """Yield matrices whose sum is the Gram matrix of the per-example gradients of one layer."""
     inputs, (r, s, b, positions, o) = t.inputs, t.grads.shape
     if positions == 1:
         a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
@@ -88,13 +89,13 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
 
 
 def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """Yield `example_gradients` in chunks that fit the CPU cache, or GPU limits with `beside` vectors per example."""
+    """Yield `example_gradients` in chunks that fit the CPU cache; on a GPU, `beside` vectors per example also fit."""
     g = taps[0].grads
     return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
 
 
 def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield taps in chunks of examples for which an intermediate [R, S, B, T, L, O] stays within the size limit."""
+    """Yield inputs and gradients of chunks of b examples, such that [R, S, b, T, vectors, O] fits the size limit."""
     r, s, b, positions, o = t.grads.shape
     size = max(1, held(t.grads) // (r * s * positions * o * vectors))
     for start in range(0, b, size):
@@ -124,7 +125,7 @@ class LowRankFactor(NamedTuple):
         return total - 2 * torch.linalg.diagonal(self._core()).log().sum(1).to(total)
 
     def variance(self) -> Means:
-        """Return the diagonal of P^-1, at least 1 / P_ii; in double precision, as 1 / d nearly cancels for large U."""
+        """Return the diagonal of P^-1, at least 1 / P_ii, in double precision, as 1 / d nearly cancels for large U."""
         wide = LowRankFactor(*(tuple(t.double() for t in part) for part in self))
         parts = zip(self.columns, wide.diagonal, wide.columns, wide._correction(), strict=True)
         return tuple(
@@ -143,7 +144,10 @@ class LowRankFactor(NamedTuple):
         return torch.cat([dot(x, x) for x in map(half.turned, means)], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return tr[(P^-1 D')^2], D' = Pi D + D Pi - Pi D Pi + diag((I - Pi) D (I - Pi)), Pi the projector on U."""
+        """Return tr[(P^-1 D')^2], where D' approximates the D of `Factor.curvature` as low-rank plus diagonal.
+
+        D' = Pi D + D Pi - Pi D Pi + diag((I - Pi) D (I - Pi)), with Pi the projector onto the span of U.
+        """
         values, vectors, _ = eigh(inner(self.columns, self.columns))
         large = values > 1e-6 * values[:, -1:].clamp_min(1e-30)
         inverse = torch.where(large, values.clamp_min(1e-30).rsqrt(), 0)
@@ -197,13 +201,13 @@ class LowRankFactor(NamedTuple):
 
 
 def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
-    """Return V^T V in double precision, which products of single-precision values need."""
+    """Return V^T V in double precision, in which products of single-precision values are exact."""
     v = tuple(x.double() for x in low)
     return inner(v, v)
 
 
 class _Shrinkage(torch.autograd.Function):
-    """The matrix function f(M), f(l) = 1 / (1 + l + (1 + l)^1/2), differentiable (unlike eigh) at equal eigenvalues."""
+    """The matrix function f(M), f(l) = 1 / (1 + l + (1 + l)^1/2); unlike eigh, differentiable at equal eigenvalues."""
 
     @staticmethod
     def forward(ctx, m):  # type: ignore[no-untyped-def]

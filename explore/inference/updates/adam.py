@@ -24,24 +24,24 @@ class Moving(NamedTuple):
 
 
 def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float | Tensor) -> Weights:
-    """Return the gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 for each sample; `penalised` is W for this penalty."""
+    """Return the gradient of -E[log p(y|x,W)] for each sample, plus decay * `penalised` (W for an L2 penalty)."""
     gradients = parallel.mean(tuple(t.gradients() / t.grads.shape[2] for t in taps))
     return tuple(over(decay, w) * w - g for w, g in zip(penalised, gradients, strict=True))
 
 
 def start(parameters: Tensors) -> Moving:
-    """Return the initial averages, which are zero."""
+    """Return the initial moving averages, zeros in the shapes of `parameters`."""
     return Moving(tuple(map(torch.zeros_like, parameters)), tuple(map(torch.zeros_like, parameters)))
 
 
 def rates(lr: Any, step: Any) -> tuple[Any, Any]:
-    """Return the bias-corrected learning rate and epsilon of step t, counted from 1; shared or per replica."""
+    """Return the bias-corrected learning rate and epsilon at a step, counted from 1: numbers, or tensors [R]."""
     root = (1 - BETA2**step) ** 0.5
     return lr * root / (1 - BETA1**step), EPSILON * root
 
 
 def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: tuple[Any, Any]) -> tuple[Tensors, Moving]:
-    """Take one Adam step against the gradients."""
+    """Take one Adam step with the result of `rates`. Return the new parameters and moving averages."""
     size, floor = rates
     first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))
     second = tuple(

@@ -43,7 +43,7 @@ def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalPosterior(GaussianPosterior):
-    """A Gaussian over weights, fitted by natural gradients at weight samples, with the settings of all such methods."""
+    """A Gaussian over weights, fitted by natural gradients at weight samples. Has the settings of all such methods."""
 
     samples: int = 10  # S, weight samples per step
     weight_noise: bool = True  # False: one gradient, at the mean (plain K-FAC, OGN, ...); q keeps its covariance
@@ -65,7 +65,7 @@ class NaturalPosterior(GaussianPosterior):
         return self.net.biases
 
     def schedule(self, progress: float) -> Number:
-        """Return the factor of the learning rate at this fraction of training."""
+        """Return the factor on the learning rate at `progress`, the completed fraction of training."""
         return steps.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
 
     def training_density(self, state: State) -> Density:
@@ -73,11 +73,14 @@ class NaturalPosterior(GaussianPosterior):
         return self.gaussian(state)
 
     def is_noisy(self, progress: float) -> bool:
-        """Return whether gradients are taken at weight samples rather than at the mean."""
+        """Return whether gradients are taken at weight samples, not at the mean, at this progress of training."""
         return self.weight_noise and progress >= self.warm_start
 
     def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Run the training pass at weights W, samples of q for each of the `parts` or the mean; return both."""
+        """Return weights W and the training pass at W.
+
+        If `noisy`, W are samples of q, separate for each of the `parts` of the batch. Otherwise, W is the mean.
+        """
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)
@@ -106,6 +109,8 @@ class NaturalGradient(NaturalPosterior):
     """A Gaussian q = N(M, (lambda/N) (F + gamma)^-1), F a structured Fisher matrix (Zhang et al. 2017, eqs 6 to 9).
 
     F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;  M <- M + alpha (F + gamma')^-1 V~
+
+    gamma' is gamma plus further damping of the mean step. V~ is the bias-corrected moving average (momentum) of V.
     """
 
     beta: float = 0.001  # averaging rate of the Fisher matrix
@@ -127,7 +132,7 @@ class NaturalGradient(NaturalPosterior):
     @property
     @abstractmethod
     def structure(self) -> Structure:
-        """The approximation of the Fisher matrix."""
+        """The structure that approximates the Fisher matrix."""
 
     @property
     def decomposes(self) -> bool:
@@ -180,7 +185,7 @@ class NaturalGradient(NaturalPosterior):
         return Turn(None if waits else kind, (self.lr * schedule, schedule))
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
-        """Return the statistics to store once the factors of the step are computed, by default unchanged."""
+        """Return the statistics to store after the factors of a step were computed; unchanged by default."""
         return statistics
 
     def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
@@ -197,7 +202,7 @@ class NaturalGradient(NaturalPosterior):
     def _curvature(
         self, state: NaturalState, forward: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
-        """Update F with the batch, and F + gamma and F + gamma' if due; also return which replicas succeeded."""
+        """Return the updated F, the factors F + gamma and F + gamma' (new if due), and which replicas succeeded."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
             taps = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
@@ -224,7 +229,7 @@ class NaturalGradient(NaturalPosterior):
     def _judged(
         self, new: NaturalState, old: NaturalState, overshoot: Tensor, finite: Tensor, ok: Tensor
     ) -> tuple[NaturalState, Tensor]:
-        """Reject steps that overshot, and adapt the damping. Return the state and which replicas are valid."""
+        """Reject steps that overshot, and adapt the damping. Return the state, and which replicas remain valid."""
         gamma = self._mean_gamma(old)
         damping, accepted = steps.adapt(gamma + old.damping, overshoot)
         accepted |= ~finite  # more damping would not help; the replica fails
@@ -238,7 +243,7 @@ class NaturalGradient(NaturalPosterior):
         return new._replace(step_factor=tree.where(accepted, new.step_factor, renewed)), ok & (ok_renewed | accepted)
 
     def _mean_gamma(self, state: NaturalState) -> float | Float[Tensor, " R"]:
-        """Return gamma, or its mean over all weights if it differs between them."""
+        """Return gamma, or the mean of gamma over all weights if layers or rows have different values."""
         gamma = self.gamma(state.common)
         if not isinstance(gamma, tuple):
             return gamma

@@ -1,6 +1,6 @@
 """Layers that draw separate weights for every example, see `explore.nets.protocols.Layer`.
 
-A layer with independent Gaussian weights, N(M, sigma^2), which the T positions of an example b share:
+With independent Gaussian weights N(M, sigma^2), shared by the T positions of an example b, a layer returns
 
     T = 1    h_b  = a_b M + sqrt(a_b^2 sigma^2) o eps_b                          Kingma, Salimans, Welling (2015)
     T > 1    h_bt = a_bt M + [(a_bt o r_b) (sigma o E)] o s_b                    Flipout: Wen et al. (2018)
@@ -25,7 +25,7 @@ from explore.execution import parallel
 
 
 class Own:
-    """A layer with explicit separate weights for every example."""
+    """A layer that is given separate weights for every example."""
 
     def __init__(self, weights: Float[Tensor, "R S B I O"]):
         self.weights, self.samples = weights, weights.shape[1]
@@ -36,7 +36,7 @@ class Own:
 
 
 class Local:
-    """A layer with Gaussian weights M, sigma [R, I, O], drawn per example, or per position if `apart` is true."""
+    """A layer with weights N(mean, std^2) [R, I, O], drawn for each example, or each position if `apart` is true."""
 
     def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng, apart: bool = False):
         self.mean, self.std, self.samples, self.rng, self.apart = mean, std, samples, rng, apart
@@ -69,7 +69,7 @@ class Local:
         return mean + variance.clamp_min(1e-20).sqrt() * noise
 
     def _flips(self, examples: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw sigma o E [R, S, parts, I, O], and random signs of inputs (or channels) and outputs, [R, S, B, _]."""
+        """Draw sigma o E [R, S, parts, I, O], and random signs [R, S, B, _] for inputs (or channels) and outputs."""
         r, i, o = self.std.shape
         noise = self.rng.normal(r, self.samples, parallel.world().held, i, o)
         weights = self.std[:, None, None] * noise

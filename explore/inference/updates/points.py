@@ -1,4 +1,4 @@
-"""MAP estimates of networks, weights [R, S, I, O]: Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) for each."""
+"""MAP estimates with weights [R, S, I, O]: Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) for each sample."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class PointEstimate(Predictive):
         return end_update(self, forward, PointState(state.common, weights, moving), state)
 
     def noisy_layers(self, state: PointState, batch: Batch, rng: Rng) -> tuple[Any, ...]:
-        """Return random layers (such as dropout) to train through; their `taps` method returns taps of the weights."""
+        """Return random layers for training, such as `Masked`, or () to train the weights without noise."""
         return ()
 
     def penalised(self, weights: Weights) -> Weights:
-        """Return the gradient of the weight penalty, times N eta."""
+        """Return N eta times the gradient of the weight penalty."""
         return weights
 
     def descend(
         self, weights: Weights, gradients: Weights, moving: adam.Moving, rates: Any
     ) -> tuple[Weights, adam.Moving]:
-        """Take one optimiser step against the gradients."""
+        """Take one optimiser step against the gradients. Return the new weights and moving averages."""
         return adam.descend(weights, gradients, moving, rates)

@@ -1,6 +1,7 @@
 """Variational posteriors over coordinates z that parameterise the weights, fitted by Adam with reparameterised samples.
 
-A `Form` builds the weights of one layer from coordinates z with a Gaussian density q(z), and from point estimates:
+A `Form` builds the weights of one layer from coordinates z with a Gaussian density q(z), and from point estimates.
+Training solves
 
     minimise  -E_q[log p(y | x, W(z))] + (lambda / N) KL(q(z) || N(0, eta))          per example, with Adam
 
@@ -58,7 +59,8 @@ class Form(ABC):
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
         """Build the layer from coordinates z [R, S, (B,) I, O].
 
-        Also return samples [R, ...] of the excess of its KL over that of q(z), 0 for a Gaussian layer.
+        Also return samples [R, ...] of the excess KL: the layer's KL to the prior minus the KL of q(z). The excess is 0
+        for a Gaussian layer.
         """
 
 
@@ -81,7 +83,7 @@ class Factorised(Form):
 
 
 class Triangular(NamedTuple):
-    """A Gaussian over one coordinate tensor with the full covariance L L^T; a block of `Blocks`."""
+    """A block of `Blocks`: the Gaussian over one coordinate tensor, with full covariance L L^T, L lower triangular."""
 
     root_: Float[Tensor, "R n n"]  # L
 
@@ -141,7 +143,7 @@ class Reparameterised(GaussianPosterior):
     """A Gaussian posterior over coordinates that parameterise the weights.
 
     `reparameterisation` sets how coordinates are drawn in training. "auto": per example; "weights": per sample;
-    "local": in Gaussian layers also per position, which makes fitted standard deviations too large.
+    "local": per example, but per position in Gaussian layers, which makes fitted standard deviations too large.
     """
 
     samples: int = 10  # S, samples per step
@@ -256,7 +258,7 @@ class Reparameterised(GaussianPosterior):
     def _build(
         self, state: ReparamState, lead: tuple[int, ...], rng: Rng, coordinates: Tensors | None = None
     ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"] | float]:
-        """Build layers from `coordinates`, or draw new ones of shape `lead` + [I, O]. Also return the KL excess."""
+        """Build layers from `coordinates`, or from new draws of shape [*lead, I, O]. Also return the excess KL."""
         remaining, layers = iter(coordinates or ()), list[Layer]()
         excess: Tensor | float = 0.0
         for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
@@ -275,12 +277,12 @@ class Reparameterised(GaussianPosterior):
 
 
 def glorot(replicas: int, shape: tuple[int, int], layer: tuple[int, int], rng: Rng) -> Tensor:
-    """Draw initial values [R, *shape] from Glorot's uniform distribution for a layer [I, O]."""
+    """Draw initial values [R, *shape] from the Glorot uniform distribution of a layer with shape (I, O)."""
     return (2 * rng.uniform(replicas, *shape) - 1) * math.sqrt(6 / sum(layer))
 
 
 def spread_of(mean: Tensor, std: float, full: bool = False) -> Tensor:
-    """Return the spread that gives all coordinates the standard deviation `std`; if `full`, as [R, I O, I O]."""
+    """Return the spread that gives all coordinates the standard deviation `std`; a matrix [R, I O, I O] if `full`."""
     spread = torch.full_like(mean, std).expm1().log()
     return torch.diag_embed(spread.flatten(1)) if full else spread
 

@@ -31,7 +31,7 @@ Schedule = Literal["step", "linear"]
 
 
 class Pass(NamedTuple):
-    """The forward pass in training mode at the start of an update."""
+    """The results of the forward and backward pass in training mode at the start of an update."""
 
     noise: Noise  # noise parameter of the likelihood, per sample
     out: Float[Tensor, "R S B O"]
@@ -49,7 +49,7 @@ def train_pass(
     batch: Batch,
     forward: Callable[..., tuple[Tensor, Pullback]] | None = None,
 ) -> Pass:
-    """Run the network in training mode (or `forward`) at S samples, and backpropagate the log-likelihood."""
+    """Run the network in training mode (or `forward`) at S weight samples, and backpropagate the log-likelihood."""
     out, pullback = (forward or posterior.net.train_forward)(posterior.layers(state, weights), batch.x)
     y = batch.y.unsqueeze(1)
     nll = parallel.mean(-posterior.likelihood.log_prob(noise, out, y).mean((1, 2)))
@@ -57,7 +57,7 @@ def train_pass(
 
 
 def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Noise, batch: Batch) -> Float[Tensor, " R"]:
-    """Return only the `nll` of a training pass; each part of the batch in this process has separate S samples."""
+    """Return only the `nll` of a training pass; `weights` has S samples for each part of the batch in this process."""
     layers, parts = posterior.layers(state, weights), parallel.world().held
     if parts == 1:
         out = posterior.net.train_output(layers, batch.x)[0]
@@ -69,7 +69,7 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
 def forward_in_parts(
     net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
-    """Run a pass with K samples per part of the batch; taps have parts * K samples of B / parts examples."""
+    """Run a training pass with K samples per part of the batch; taps have parts * K samples of B / parts examples."""
     if parts == 1:
         return net.train_forward(weights, x)
     every = [w.expand(-1, parts, -1, -1) if w.shape[1] == 1 else w for w in weights]
@@ -104,8 +104,8 @@ def _join(x: Tensor, parts: int) -> Tensor:
 def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -> tuple[Taps, ...]:
     """Return taps of gradients whose mean outer product over samples and examples is the Fisher matrix.
 
-    "exact" uses one pullback per output and gives the generalised Gauss-Newton matrix. Batch norm couples the examples
-    of a batch; random signs of each example then keep the estimate unbiased.
+    "exact" uses one pullback per output and gives the generalised Gauss-Newton matrix. With batch norm, which couples
+    the examples of a batch, random signs for each example keep the estimate unbiased.
     """
     if kind == "empirical":
         return forward.taps
@@ -138,7 +138,7 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
     """Scale a direction d, with `image` F d, such that lr^2 d^T F d <= limit; None: no limit.
 
-    K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
+    This is K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
     approximations, 2017, Section 5). To second order, lr^2 d^T F d is twice the KL per example between predictions
     before and after the step.
     """
@@ -149,7 +149,7 @@ def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) ->
 
 
 def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
-    """Return the `limit` for `clipped` from `kl_clip` (of predictions) and `trust_region` (of q, in nats)."""
+    """Return the `limit` of `clipped` for which `kl_clip` (on predictions) and `trust_region` (on q) both hold."""
     if trust_region is None:
         return kl_clip
     limit = 2 * scale * trust_region  # the KL of a step in q is lr^2 d^T (F + gamma) d / (2 scale)
@@ -164,7 +164,8 @@ def adapt(
     """Return the adapted damping after a step (Levenberg-Marquardt), and which replicas accept the step.
 
     `overshoot` is the ratio of the curvature d^T H d to the descent -d^T v, in place of the reduction ratio in Martens
-    and Grosse (2015, Section 6.5). It is 1 at the minimum along the line, and 2 if the step does not change the loss.
+    and Grosse (2015, Section 6.5). A step to the minimum along the line has overshoot 1. If a step leaves the loss
+    unchanged, its overshoot is 2.
     """
     accepted = overshoot < 2  # False for NaN
     factor = torch.ones_like(damping)
@@ -180,21 +181,21 @@ def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
 
 
 def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[Tensor, " R"]) -> tuple[Means, Means]:
-    """Return the moving average of a gradient, raw and divided by `correction`, 1 - beta^t after t steps."""
+    """Return a gradient's new moving average, raw and divided by `correction`, which is 1 - beta^t after t steps."""
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
     correction = over(correction, new[0])
     return new, tuple(x / correction for x in new)
 
 
 def decay(progress: float, at: float, factor: Number, schedule: Schedule = "step") -> Number:
-    """Return the schedule: 1 until `at`, then `factor` ("step") or a linear decay to `factor` at the end ("linear")."""
+    """Return the factor on a rate: 1 until `at`, then `factor` ("step") or a linear decay to `factor` ("linear")."""
     if progress < at or at == 1:
         return 1.0
     return factor if schedule == "step" else 1 - (1 - factor) * (progress - at) / (1 - at)
 
 
 def power_decay(step: int, power: float) -> float:
-    """Return the schedule 1 / (1 + t^p) at step t, counted from 1; constant 1 if p is 0."""
+    """Return the factor 1 / (1 + t^p) on a rate at step t, counted from 1, with p = `power`; constant 1 if p is 0."""
     return 1 / (1 + step**power) if power else 1.0
 
 
@@ -221,7 +222,7 @@ def advance(
 
 
 def settle(new: State, old: State, ok: Tensor | None = None) -> State:
-    """Return `new`; replicas with non-finite values or with `ok` [R] False are frozen at `old` and no longer alive."""
+    """Return `new`. Replicas with non-finite values or `ok` [R] False are frozen at `old` and no longer alive."""
     alive = old.common.alive if ok is None else old.common.alive & ok
     before = {id(leaf) for leaf in tree.tensors(old)}
     # A tensor that occurs several times is checked once.

@@ -1,4 +1,4 @@
-"""Likelihoods of targets given a network's output, one file each. Names are imported on first use."""
+"""Likelihoods of targets given a network's output, one per file. Each class is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Two classes, with one output: the logit of the second class."""
+"""Bernoulli likelihood for two classes, with one output: the logit of the second class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explore.nets.protocols import Noise, Parameterless
 
 @dataclass(frozen=True)
 class Bernoulli(Parameterless):
-    """Two classes with p(1) = sigmoid(out), for one output; y is [R, 1 or S, B] int64, 0 or 1."""
+    """Bernoulli likelihood for two classes, with one output: p(1) = sigmoid(out); y is [R, 1 or S, B] int64, 0 or 1."""
 
     discrete: ClassVar[bool] = True
     scaling: ClassVar[str] = "none"
@@ -39,7 +39,7 @@ class Bernoulli(Parameterless):
         return (rng.uniform(*out.shape[:-1]) < out.squeeze(-1).sigmoid()).long()
 
     def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """Return sqrt(p (1 - p))."""
+        """Return the square root of the Fisher information of the logit, sqrt(p (1 - p)); K is 1."""
         return (out.sigmoid() * (-out).sigmoid()).sqrt().unsqueeze(0)
 
     def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:

@@ -1,4 +1,4 @@
-"""Any number of classes, with one output per class: its logit."""
+"""Categorical likelihood for any number of classes, with one output per class: its logit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explore.nets.protocols import Noise, Parameterless
 
 @dataclass(frozen=True)
 class Categorical(Parameterless):
-    """Classes 0..O-1 with probabilities softmax(out); y is [R, 1 or S, B] int64."""
+    """Categorical likelihood for the classes 0..O-1 with probabilities softmax(out); y is [R, 1 or S, B] int64."""
 
     discrete: ClassVar[bool] = True
     scaling: ClassVar[str] = "none"
@@ -38,7 +38,7 @@ class Categorical(Parameterless):
         return (rng.uniform(*out.shape[:-1], 1) > steps).sum(-1).clamp_max(out.shape[-1] - 1)
 
     def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """Return the score of each class times the square root of its probability."""
+        """Return, for each class, the square root of its probability times its score (gradient of log p); K is O."""
         p = out.softmax(-1)
         units = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
         return p.movedim(-1, 0).unsqueeze(-1).sqrt() * (units - p)

@@ -1,4 +1,4 @@
-"""Real numbers with Gaussian noise, whose precision is unknown and separate for each output.
+"""Gaussian likelihood for real numbers, with an unknown noise precision for each output.
 
 Targets have a sample axis: targets from the data are [R, 1, B, O], targets sampled from the model [R, S, B, O].
 """
@@ -18,7 +18,7 @@ from explore.core.rng import Rng
 
 
 class Gamma(NamedTuple):
-    """Gamma distributions over precisions; their mean is shape / rate."""
+    """Gamma distributions over noise precisions, with mean shape / rate."""
 
     shape: Float[Tensor, "R O"]
     rate: Float[Tensor, "R O"]
@@ -26,12 +26,12 @@ class Gamma(NamedTuple):
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Independent Gaussian noise with an unknown precision tau for each output (of standardised targets).
+    """Gaussian likelihood with independent noise of unknown precision tau for each output, on standardised targets.
 
     q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda)
-    (lambda: weight of the KL). Each batch moves (a, b) by a fraction `rate` towards the batch's estimate of this
-    optimum. The prior Gam(6, 6) is that of Zhang et al. 2017, Appendix C.1. Presets for tables were chosen with the
-    almost uninformative Gam(1, 0.01).
+    (f: output of the net; lambda: weight of the KL). Each batch moves (a, b) by a fraction `rate` towards the batch's
+    estimate of this optimum. The default prior Gam(6, 6) is from Zhang et al. 2017, Appendix C.1. Presets for tables
+    were chosen with the almost uninformative Gam(1, 0.01).
     """
 
     noise_std: float | None = None  # a known noise standard deviation instead of q(tau)
@@ -96,7 +96,7 @@ class Gaussian:
         return torch.addcmul(out, rng.normal(*out.shape), noise.unsqueeze(2).rsqrt())
 
     def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """Return sqrt(tau) of each output times its unit vector."""
+        """Return, for each output, sqrt(tau) times the unit vector of this output; K is O."""
         units = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
         return (noise.sqrt().unsqueeze(2) * units).expand(-1, *out.shape)
 
@@ -120,12 +120,12 @@ class Gaussian:
 
 
 def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor, "R 1"]:
-    """Return N / (2 lambda), by which the optimal a exceeds a0."""
+    """Return N / (2 lambda), the amount by which the optimal shape a of `Gaussian` exceeds the prior's shape a0."""
     return n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
 
 
 def _residual(y: Tensor, out: Tensor) -> Tensor:
-    """Return targets minus outputs; raise InputError if they have different widths, which would broadcast."""
+    """Return targets minus outputs; raise InputError if shapes differ in a way that would broadcast wrongly."""
     if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
         raise InputError(f"targets must have shape [..., {out.shape[-1]}] like the outputs; got {list(y.shape)}")
     return y - out

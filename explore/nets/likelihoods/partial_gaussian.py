@@ -1,4 +1,4 @@
-"""Several real targets with Gaussian noise, some of which may be missing."""
+"""Gaussian likelihood for several real targets, some of which may be missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explore.nets.likelihoods.gaussian import Gamma, Gaussian, half_count
 
 @dataclass(frozen=True)
 class PartialGaussian(Gaussian):
-    """Gaussian noise for several targets; NaN marks a missing target, which is ignored in training."""
+    """Gaussian likelihood for several targets; NaN marks a missing target, which is ignored in training."""
 
     partial: ClassVar[bool] = True
 
@@ -35,5 +35,5 @@ class PartialGaussian(Gaussian):
 
 
 def _filled(y: Tensor, out: Tensor) -> Tensor:
-    """Replace missing targets by the outputs."""
+    """Replace missing targets (NaN) by the outputs, so that their residuals are 0."""
     return torch.where(y.isnan(), out, y)

@@ -51,7 +51,7 @@ class Slot(nn.Module, ABC):
         return ""  # the method of the layer's class would read the bias
 
     def end(self) -> None:
-        """Clear the weights and the record of the last pass."""
+        """Clear the weights and everything recorded in the last pass."""
         self._layer, self._call, self._used = None, None, False
 
     def forward(self, a: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Slot(nn.Module, ABC):
         return self._run(a)
 
     def call(self) -> Any:
-        """Return the record of the last pass; raise InputError if it did not use the layer."""
+        """Return what was recorded in the last pass; raise InputError if that pass did not use the layer."""
         if not self._used:
             raise InputError(f"{self.called} was not used in the forward pass")
         return self._call
@@ -78,7 +78,7 @@ class Slot(nn.Module, ABC):
 
 
 class _Unreadable(dict[str, Any]):
-    """The parameters of a slot: reading them raises InputError, as an empty list would be silently wrong."""
+    """The parameters of a slot. Reading them raises InputError, because an empty list would cause silent errors."""
 
     def __init__(self, layer: str):
         super().__init__()
@@ -107,19 +107,19 @@ class WeightSlot(Slot):
 
     @staticmethod
     def values(layer: nn.Linear | nn.Conv2d) -> Tensor:
-        """Return a copy of a layer's weights, [I, O]."""
+        """Return a copy of a layer's weights, [I, O], with the bias as the last row."""
         columns = [layer.weight.detach().flatten(1), *([] if layer.bias is None else [layer.bias.detach()[:, None]])]
         return torch.cat(columns, 1).T.contiguous()
 
     def begin(self, layer: Layer, lead: Lead, lead_in: Lead, taps: bool) -> None:
         """Set the weights for one pass over [R, S, B] examples.
 
-        `lead_in` has the sizes for the inputs: S, or 1 if all samples have the same inputs.
+        `lead_in` is `lead`, or (R, 1, B) if all samples have the same inputs. `taps`: whether to record taps.
         """
         self._layer, self._lead, self._lead_in, self._taps = layer, lead, lead_in, taps
 
     def call(self) -> tuple[Tensor, Tensor]:
-        """Return the layer's input and its tap, the pre-activation for which gradients are taken, in the last pass."""
+        """Return the layer's input and its pre-activation (the tap, for which gradients are taken) in the last pass."""
         call = super().call()
         if call[0]._version != self._version:  # the gradient would be paired with the wrong input
             raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
@@ -144,7 +144,7 @@ class WeightSlot(Slot):
     def fold(self, h: Tensor, a: Tensor) -> Tensor: ...  # fold a pre-activation [R, S, B, T, O] for the module
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
-        """Return a function that maps gradients [R, S, B, T, O] to the layer's taps."""
+        """Return a function that maps the pre-activation's gradients [R, S, B, T, O] to the `Taps` for the inputs a."""
         return partial(Taps, self.examples(a, lead))
 
     def apply_callable(self, a: Tensor) -> Tensor:

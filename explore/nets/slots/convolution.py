@@ -39,11 +39,11 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return "" if fits else f"images [{self.in_channels}, height, width] no smaller than its kernel"
 
     def apply_matrix(self, a: Tensor) -> Tensor:
-        """Convolve with one group for each R and S: [(R S B), C, H, W] -> [(R S B), O, H', W']."""
+        """Convolve with one group per replica and sample of the inputs: [(R S B), C, H, W] -> [(R S B), O, H', W']."""
         return self._convolved(a, self._layer.flatten(0, 1), self._lead_in[0] * self._lead_in[1])
 
     def apply_callable(self, a: Tensor) -> Tensor:
-        """Apply a callable layer by one kernel per example, by convolutions (`through`, if R = 1) or by patches."""
+        """Apply a callable layer: with one kernel per example, by its method `through` (if R = 1), or to patches."""
         of_examples = getattr(self._layer, "of_examples", None)
         if of_examples and self._layer.samples == 1 and self._by_examples(a):
             return self._convolved(a, of_examples().flatten(0, 1), len(a))
@@ -60,7 +60,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self.fold(through(a, product), a)
 
     def _by_examples(self, a: Tensor) -> bool:
-        """Return whether a convolution with one group per example is faster than patches."""
+        """Return whether a convolution with one group per example is faster than products with patches."""
         return a.is_cpu and math.prod(self._output_size(a.shape)) >= self.outputs
 
     def _convolved(self, a: Tensor, matrices: Float[Tensor, "K I O"], groups: int) -> Tensor:
@@ -73,10 +73,10 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return h.unflatten(1, (len(w), self.outputs)).transpose(0, 1).flatten(0, 1)
 
     def _grouped(self, a: Tensor, groups: int) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
-        """Return the images of one grouped convolution, [(G B), C, H, W] -> [B, (G C), H, W], its stride and padding.
+        """Return images, stride and padding for one grouped convolution: [(G B), C, H, W] -> [B, (G C), H, W].
 
-        For a 1x1 kernel with a stride, the pixels that it skips are removed. On CPUs, its weight gradient in torch 2.13
-        would write out of bounds (channels-last layout, 2 to 7 channels).
+        On CPUs, for a 1x1 kernel with a stride, remove the skipped pixels and return stride 1: otherwise, the weight
+        gradient in torch 2.13 would write out of bounds (channels-last layout, 2 to 7 channels).
         """
         z = a.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
         if self.kernel_size != (1, 1) or self.stride == (1, 1) or not z.is_cpu:
@@ -86,7 +86,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return z[..., :: self.stride[0], :: self.stride[1]], (1, 1), (0, 0)
 
     def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
-        """Return the patches: [(R S B), C, H, W] -> [R, S, B, T, I]."""
+        """Return the patches of the images a for a slice of the examples: [(R S B), C, H, W] -> [R, S, B, T, I]."""
         a = a.unflatten(0, lead)[:, :, part]
         lead = (a.shape[0], a.shape[1], a.shape[2])
         a = a.flatten(0, 2)
@@ -100,7 +100,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return patches.permute(1, 2, 0).unflatten(0, lead)
 
     def _patches(self, a: Tensor) -> Tensor:
-        """Return patches, [N, C, H, W] -> [I, N, T], by one copy: several times as fast as `F.unfold`."""
+        """Return patches, [N, C, H, W] -> [I, N, T], by a single strided copy, several times as fast as `F.unfold`."""
         (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
         count, channels = a.shape[:2]
@@ -127,7 +127,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         )
 
     def _by_offsets(self, lead: Lead) -> bool:
-        """Return whether there are enough channels and examples to compute the second moment faster without patches."""
+        """Return whether `patch_products` applies (stride and dilation 1) and is fast (many channels and examples)."""
         simple = self.stride == (1, 1) and self.dilation == (1, 1) and self.kernel_size != (1, 1)
         return simple and self.in_channels >= FEWEST_CHANNELS and lead[1] * lead[2] >= FEWEST_EXAMPLES
 
@@ -137,7 +137,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return patch_products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
 
     def _mean_patches(self, a: Tensor, lead: Lead) -> Tensor:
-        """Average the patches over positions, along rows and then columns: [(R S B), C, H, W] -> [R, S, B, I]."""
+        """Average the patches over positions, one image axis after the other: [(R S B), C, H, W] -> [R, S, B, I]."""
         (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
         for axis, size in ((3, width), (2, height)):  # kernel places replace this image axis
@@ -147,9 +147,9 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self._with_one(a.flatten(1) / (height * width)).unflatten(0, lead)
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
-        """Return the sum of a g^T over B and T (without `each`, also over S), [1, S or 1, I, O].
+        """Return the sum of (patch of a) g^T over B and T (without `each`, also over S), [1, S or 1, I, O].
 
-        a is [(S or 1, B), C, H, W], and g is [1, S, B, T, O].
+        The images a are [(S or 1, B), C, H, W], and `grads` are g [1, S, B, T, O].
         """
         if not each:  # treat samples as more examples
             shared = lead[1] < grads.shape[1]
@@ -166,7 +166,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return torch.cat(rows, 1).unsqueeze(0)
 
     def _example_gradients(self, a: Tensor, grads: Tensor) -> Tensor:
-        """Sum a g^T over T, with a [(R B), C, H, W] and g [R, 1, B, T, O]; return [R, B, I, O]."""
+        """Return the sum of (patch of a) g^T over T, [R, B, I, O], for a [(R B), C, H, W] and g [R, 1, B, T, O]."""
         examples = grads.flatten(0, 2)[None, :, None]  # treat each example as a sample
         return self._weight_gradient(a, (1, len(a), 1), examples, True)[0].unflatten(0, (len(grads), -1))
 
@@ -185,7 +185,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
 
 
 class Patches(torch.autograd.Function):
-    """An autograd version of `ConvSlot._patches`, whose gradient is faster than that of torch for a strided copy."""
+    """An autograd version of `ConvSlot._patches`, with a faster gradient than torch has for a strided copy."""
 
     @staticmethod
     def forward(ctx, a, slot):  # type: ignore[no-untyped-def]
@@ -208,7 +208,7 @@ Pair = tuple[int, ...]
 def patch_products(
     x: Float[Tensor, "R N C height width"], kernel: Pair, pad: Pair, one: bool
 ) -> Float[Tensor, "R I I"]:
-    """Return the sum of a a^T over N and positions, for patches a with stride 1; with `one`, they end with a 1.
+    """Return the sum of a a^T over N and positions, for patches a of x with stride 1; `one` appends a 1 to each a.
 
     For two places u, v of the kernel, an entry is the sum of x_c(t + u) x_c'(t + v) over positions t. With s = t + u
     and d = v - u, it is the sum of x_c(s) x_c'(s + d) over a box of s. So one product of shifted images per d (up to
@@ -242,7 +242,7 @@ def patch_products(
 
 
 def _box(size: int, place: int, pad: int, side: int, apart: int = 0) -> Pair:
-    """Return the range [start, stop) of s = t + u on one axis for which s and s + d (`apart`) are in the image."""
+    """Return the range [start, stop) of s = t + u on one axis where s and s + d are in the image; `apart` is d."""
     first = place - pad
     start = max(0, first, -apart)
     return start, max(start, min(size, first + side, size - apart))
@@ -251,7 +251,7 @@ def _box(size: int, place: int, pad: int, side: int, apart: int = 0) -> Pair:
 def _blocks(
     images: Float[Tensor, "P R C N"], size: Pair, kernel: Pair, pad: Pair, sides: Pair
 ) -> Iterator[tuple[Pair, Float[Tensor, "R C C"]]]:
-    """Yield the sums for pairs of places (numbered row by row) of which the first is not after the second."""
+    """Yield ((i, j), block of `patch_products`) for kernel places i <= j, which are numbered row by row."""
     (h, w), (high, wide) = size, kernel
     r, c = images.shape[1:3]
     for down in range(min(high, h)):

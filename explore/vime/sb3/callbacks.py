@@ -35,14 +35,14 @@ class Episodes(Sums):
         return sums
 
     def record(self, logger: Logger, tag: str) -> None:
-        """Log the mean over the episodes that ended since the last call, if any."""
+        """Log, under `tag`, the mean total of the episodes that ended since the last call, if any."""
         if self.finished:
             logger.record(tag, float(np.mean(self.finished)))
         self.finished = []
 
 
 class VIMELog(BaseCallback):
-    """A callback that logs the bonus of a wrapper or replay buffer (`vime/`) and a wrapper's returns (`rollout/`)."""
+    """A callback that logs metrics of the bonus (tags `vime/*`) and, for a wrapper, mean returns (tags `rollout/*`)."""
 
     def __init__(self, bonus: IntrinsicReward):
         super().__init__()
@@ -75,9 +75,10 @@ class VIMELog(BaseCallback):
 class VIMECallback(BaseCallback):
     """VIME for on-policy algorithms, in the order of the paper.
 
-    After each rollout, the model trained on earlier rollouts scores its transitions. The bonus is added to the rewards
-    in the rollout buffer, returns and advantages are recomputed, and the model is trained on the rollout. When training
-    begins, wrappers that normalise rewards, or observations inside the environments, raise InputError.
+    After each rollout, the model, so far trained on earlier rollouts, scores the new transitions. The bonus is added to
+    the rewards in the rollout buffer. Then returns and advantages are recomputed, and the model is trained on the
+    rollout. At the start of training, InputError is raised if wrappers normalise rewards, or observations inside the
+    environments, by running statistics.
 
     Args:
         bonus: an `IntrinsicReward` or another `RolloutBonus` to continue with; None: a new `IntrinsicReward`.
@@ -157,12 +158,12 @@ class VIMECallback(BaseCallback):
         return True
 
     def _raw(self, observations: Any) -> Array:
-        """Return the current observations as vectors, before any normalisation."""
+        """Return the current observations as vectors, without the normalisation of VecNormalize."""
         normalise = self.model.get_vec_normalize_env()
         return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
 
     def _last_values(self) -> Tensor:
-        """Return the critic's values for the observations after the rollout, which sb3_contrib does not provide."""
+        """Compute the critic's values of the observations after the rollout, which sb3_contrib does not provide."""
         policy: Any = self.model.policy
         observations = obs_as_tensor(self.locals["new_obs"], self.model.device)
         with torch.no_grad():

@@ -20,7 +20,7 @@ from explore.vime.spaces import Array
 
 
 class _Rewards:
-    """Stored rewards that record the index of the last access."""
+    """A view of stored rewards that records the index of the last access."""
 
     def __init__(self, rewards: Array):
         self._rewards = rewards
@@ -35,9 +35,9 @@ class _Rewards:
 class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus, under the current dynamics model, to the rewards of sampled transitions.
 
-    It takes the arguments of `ReplayBuffer` except `optimize_memory_usage`, the `settings` of `IntrinsicReward` (its
-    attribute `bonus`), and `seed`, the root of the bonus's random numbers (default: from NumPy's generator).
-    VecNormalize must not normalise rewards; with it, the last observations of episodes are clipped at `clip_obs`.
+    Arguments: those of `ReplayBuffer` except `optimize_memory_usage`; the `settings` of `IntrinsicReward`; and `seed`,
+    the root of the bonus's random numbers (default: from NumPy's generator). Attribute `bonus`: the `IntrinsicReward`.
+    VecNormalize must not normalise rewards, and clips the last observations of episodes at `clip_obs`.
     """
 
     _more: ClassVar[tuple[str, ...]] = ()  # names of further arguments
@@ -83,7 +83,7 @@ class VIMEReplayBuffer(ReplayBuffer):
 
     @contextmanager
     def _paying(self, where: Any = None) -> Iterator[None]:
-        """Add bonuses to sampled rewards: of transitions `where`, or (None) of those whose stored rewards are read."""
+        """Add bonuses to sampled rewards, for the transitions `where` (None: those whose stored rewards are read)."""
         rewards, watched = self.rewards, _Rewards(self.rewards)
         watched.where = where
         self.rewards = watched  # type: ignore[assignment]
@@ -105,7 +105,7 @@ class VIMEReplayBuffer(ReplayBuffer):
         return super()._normalize_reward(reward, env) + bonus.astype(np.float32)
 
     def _stored(self, where: Any) -> Transitions:
-        """Return the transitions of some rows and environments, not normalised: the model has its own scales."""
+        """Return the raw transitions at buffer index `where`; the dynamics model standardises them itself."""
 
         def rows(stored: Any) -> Any:
             if isinstance(stored, dict):
@@ -118,17 +118,17 @@ class VIMEReplayBuffer(ReplayBuffer):
 
 
 class VIMEDictReplayBuffer(VIMEReplayBuffer, DictReplayBuffer):
-    """`VIMEReplayBuffer` for observations that are dictionaries."""
+    """A `VIMEReplayBuffer` for observations that are dictionaries."""
 
 
 class VIMENStepReplayBuffer(VIMEReplayBuffer, NStepReplayBuffer):
-    """`VIMEReplayBuffer` for n-step returns, with a bonus for each step; it takes `n_steps` and `gamma`."""
+    """A `VIMEReplayBuffer` for n-step returns, with a bonus for each step. Further arguments: `n_steps` and `gamma`."""
 
     _more = ("n_steps", "gamma")
 
 
 class VIMEHerReplayBuffer(VIMEDictReplayBuffer, HerReplayBuffer):
-    """`VIMEReplayBuffer` for hindsight experience replay; transitions relabelled with a new goal keep their bonus."""
+    """A `VIMEReplayBuffer` for hindsight experience replay. Transitions relabelled with a new goal keep their bonus."""
 
     _more = ("env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict")
 

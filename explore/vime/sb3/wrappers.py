@@ -20,7 +20,7 @@ from explore.vime.spaces import Array
 class VIMEVecEnv(VecEnvWrapper):
     """A `VecEnv` whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
 
-    The algorithm's seed also seeds the bonus. Wrap the raw environments with it, and put VecNormalize around it.
+    The algorithm's seed also seeds the bonus. VecNormalize belongs around this wrapper, not inside.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
@@ -39,7 +39,7 @@ class VIMEVecEnv(VecEnvWrapper):
         return observations
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the environments, and the bonus if it has no seed and no data yet."""
+        """Seed the environments, and also the bonus if the bonus has no seed and no data yet."""
         seeds = self.venv.seed(seed)
         self._stepwise.seed(seed)
         return seeds
@@ -81,19 +81,19 @@ def check_wrapped(venv: VecEnv) -> None:
 
 
 def check_rewards(normalise: VecNormalize | None) -> None:
-    """Raise InputError if rewards, but not the bonus, would be divided by a running standard deviation."""
+    """Raise InputError if VecNormalize would divide rewards, but not the bonus, by a running standard deviation."""
     if normalise is not None and normalise.norm_reward and normalise.training:
         advice = "set norm_reward=False, or put VecNormalize around VIMEVecEnv to scale both"
         raise InputError(f"VecNormalize scales rewards by a running standard deviation, but not the bonus; {advice}")
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
-    """Return the last observations of episodes that just ended, by environment."""
+    """Return the last observation of each episode that just ended, by the index of its environment."""
     return {i: info["terminal_observation"] for i, info in enumerate(infos) if "terminal_observation" in info}
 
 
 class BatchedVecEnv(VecEnv):
-    """A `VecEnv` of stable-baselines3 made of a `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP."""
+    """A stable-baselines3 `VecEnv` that wraps a `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         if not same_step(env):
@@ -145,7 +145,7 @@ class BatchedVecEnv(VecEnv):
 
 
 def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Return whether environments are reset in the step that ends their episode."""
+    """Return whether environments are reset in the step that ends their episode (autoreset mode SAME_STEP)."""
     return env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 

@@ -23,7 +23,6 @@ from explore.inference.structures.base import Factor, dot
 from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer, Noise
 
-
 Density = tuple[Means, Factor, Number]
 """Mean, P and scale of q = N(mean, scale * P^-1)."""
 
@@ -75,11 +74,11 @@ class GaussianPosterior(Variational):
         if self.predictive == "sampled":
             return super().functions(state, n, rng)
         density = self.gaussian(state)
-        mean, norms = (tuple(t.unsqueeze(1) for t in each) for each in (density[0], state.common.norms.values))
+        mean = tuple(m.unsqueeze(1) for m in density[0])
         zero = tuple(torch.zeros_like(m) for m in density[0])
         changes = tuple(t.unsqueeze(1) for t in drawn((zero, *density[1:]), n, rng))
         noise = self.likelihood.sample_noise(state.common.noise, n, rng)
-        return LinearisedNet(self.net), (Functions(mean, norms, changes),), noise
+        return LinearisedNet(self.net), (Functions(mean, state.common.norms.values, changes),), noise
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
         """Return P, and for each of its blocks the log-likelihood taps of all examples, at the mean or at samples."""

@@ -67,7 +67,7 @@ def at_mean(net: Network, means: Means, x: Tensor) -> tuple[Float[Tensor, "R B O
 
 
 def along(rows: Sequence[Taps], change: Float[Tensor, "R e I H"]) -> Float[Tensor, "R e B O"]:
-    """Return the derivatives of the O outputs along changes of the weights of one layer, from its taps of each output."""
+    """Return derivatives of the outputs along weight changes of one layer, from its taps for each of the O outputs."""
     samples, positions = change.shape[1], rows[0].grads.shape[3]
     if len(rows) * (positions + samples) <= 2 * positions * samples:  # then per-example gradients are cheaper
         return torch.stack([change.flatten(2) @ sample_gradients(t).squeeze(1).flatten(2).mT for t in rows], -1)

@@ -15,7 +15,7 @@ so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -213,6 +213,7 @@ class BlockTridiagonalKronecker:
 class BlockTridiagonal(NaturalGradient):
     """Noisy block-tridiagonal K-FAC, with one factor over all layers; the defaults are those of noisy K-FAC."""
 
+    prior_error: ClassVar[str] = "split damping is part of its density"
     by_replica = NaturalGradient.by_replica
 
     def __post_init__(self) -> None:

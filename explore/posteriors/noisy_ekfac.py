@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -125,6 +125,7 @@ class NoisyEKFAC(NaturalGradient):
     reset_damped: bool = False  # whether to reset r to A^gamma (x) S^gamma, so that damping is added twice
     damped_density: bool = False  # whether the density has this damping too; else it is that of A (x) S
     scale_interval: int = 1  # T_scale: steps between updates of r
+    predictive: Literal["linearised", "sampled"] = "linearised"
     weight_sharing: WeightSharing = "auto"  # A and S for layers with several positions, see `structures.kronecker`
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}

@@ -32,6 +32,7 @@ class NoisyKFAC(NaturalGradient):
 
     damping: Literal["split", "exact"] = "split"  # of the training noise and the mean step
     damped_density: bool = False  # whether the density is that of the training noise, as in the paper
+    predictive: Literal["linearised", "sampled"] = "linearised"
     weight_sharing: WeightSharing = "auto"  # factors for layers with several positions, see `structures.kronecker`
 
     by_replica = NaturalGradient.by_replica

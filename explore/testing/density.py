@@ -106,8 +106,10 @@ def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, c
     products = oracles.flat(posterior.solve(state, oracles.unflat(v, MLP.shapes)))
     assert_close(products, v @ covariance, "`solve`")
 
-    # Gradients at the same samples that `quad` uses.
+    # Gradients at the same weights that `quad` uses.
     weights = posterior.sample(state, posterior.gain_samples, seeded(2))
+    if posterior.predictive == "linearised":
+        weights = oracles.unflat(mean.unsqueeze(1), MLP.shapes)
     score = (batch.y.unsqueeze(1) - MLP.output(weights, batch.x)) / 0.25
     g = torch.einsum("rsbo,rsbow->rsbw", score, jacobians(oracles.flat(weights), batch.x)).mean(1)
     precision, taps = posterior.gradients(state, batch, seeded(2))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -53,7 +53,6 @@ class NaturalPosterior(GaussianPosterior):
     lr_decay_at: float = 0.5  # ... after this fraction of training
     lr_schedule: Schedule = "step"  # or "linear": decay linearly from `lr_decay_at` to the end
     momentum: float = 0.9  # of the gradient, before preconditioning
-    predictive: Literal["linearised", "sampled"] = "linearised"
 
     ranges: ClassVar[dict[str, str]] = {
         "lr_decay": "[0, 1]", "lr_decay_at": "[0, 1]", "momentum": "[0, 1)", "warm_start": "[0, 1]",

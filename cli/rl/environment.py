@@ -46,7 +46,7 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
 
 
 def environments(settings: Settings, copies: int) -> VecEnv:
-    """Make a vector environment with monitored episodes. Use the batched version of the environment if there is one."""
+    """Make a vector environment that records returns and lengths of episodes; prefer a batched version, if any."""
     spec = _spec(settings.env)
     if spec.vector_entry_point is not None:
         with _refusals(settings.env), contextlib.suppress(TypeError):  # Gymnasium's own support NEXT_STEP only
@@ -72,7 +72,7 @@ def _refusals(name: str) -> Iterator[None]:
 
 
 def normalised(env: VecEnv) -> VecNormalize:
-    """Standardise observations by running moments. Rewards stay as they are, because the bonus is added to them."""
+    """Wrap `env` to standardise observations by running moments. Rewards stay unscaled: the bonus is added to them."""
     space = env.observation_space
     for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
         if not isinstance(part, spaces.Box) or is_image_space(part):
@@ -97,7 +97,7 @@ def _spec(name: str) -> EnvSpec:
 class Finite(VecEnvWrapper):
     """A vector environment that raises InputError for observations and rewards that are not finite.
 
-    The last observation of an episode is checked only if the episode was truncated, since the critic then evaluates it.
+    A final observation is checked only after a truncation, because only then does an on-policy critic evaluate it.
     """
 
     def __init__(self, venv: VecEnv, name: str):

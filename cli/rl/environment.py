@@ -55,9 +55,9 @@ def environments(settings: Settings, copies: int) -> VecEnv:
                 **settings.env_kwargs,
             )  # fmt: skip
             if same_step(env):
-                return Finite(VecMonitor(BatchedVecEnv(env)), settings.env)
+                return Finite(VecMonitor(BatchedVecEnv(env)), settings)
             env.close()
-    return Finite(make_vec_env(lambda: environment(settings), copies), settings.env)
+    return Finite(make_vec_env(lambda: environment(settings), copies), settings)
 
 
 @contextlib.contextmanager
@@ -97,12 +97,12 @@ def _spec(name: str) -> EnvSpec:
 class Finite(VecEnvWrapper):
     """A vector environment that raises InputError for observations and rewards that are not finite.
 
-    A final observation is checked only after a truncation, because only then does an on-policy critic evaluate it.
+    After a termination, the final observation is checked only for SAC: an on-policy critic never evaluates it.
     """
 
-    def __init__(self, venv: VecEnv, name: str):
+    def __init__(self, venv: VecEnv, settings: Settings):
         super().__init__(venv)
-        self._name = name
+        self._name, self._off_policy = settings.env, settings.algo == "sac"
 
     def reset(self) -> Any:
         with _not_of_the_run(self._name):
@@ -116,7 +116,7 @@ class Finite(VecEnvWrapper):
         check_finite(observations, "an observation", self._name)
         check_finite(rewards, "a reward", self._name)
         for i in np.flatnonzero(dones):
-            if infos[i].get("TimeLimit.truncated", False):
+            if self._off_policy or infos[i].get("TimeLimit.truncated", False):
                 check_finite(infos[i]["terminal_observation"], "an observation", self._name)
         return observations, rewards, dones, infos
 

@@ -27,7 +27,7 @@ class Table(table.Table):
 
     @classmethod
     def of(cls, cells: pd.DataFrame) -> Table:
-        """Return a table of strings. All columns are right-aligned, except for a first column of names."""
+        """Return a table of the strings `cells`. Columns are right-aligned, except for a first column of names."""
         table = cls(*cells)
         for column in table.columns if str(cells.iloc[0, 0]).isdigit() else table.columns[1:]:
             column.justify = "right"
@@ -54,7 +54,7 @@ class Description(TextColumn):
 
 @contextmanager
 def progress(silent: bool, description: str, total: int | None = None, done: int = 0) -> Iterator[Callable[..., None]]:
-    """Show a progress bar if standard error is a terminal. Yield a function that updates the bar."""
+    """Show a progress bar if standard error is a terminal, unless `silent`. Yield a function that updates the bar."""
     console = Console(stderr=True)
     share, remaining = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
     columns = Description(), BarColumn(), share, TimeElapsedColumn(), remaining, TimeRemainingColumn()

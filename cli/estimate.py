@@ -19,7 +19,7 @@ TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "te
 
 
 def title(metric: str, validation: bool) -> str:
-    """Return the title of a metric on the test parts or on the validation parts."""
+    """Return the title of a metric, e.g. "test RMSE" or, for metrics on validation parts, "validation RMSE"."""
     return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
 
 
@@ -29,7 +29,7 @@ def metrics(tables: Collection[pd.DataFrame]) -> list[str]:
 
 
 def spread(count: int, replicas: str) -> str:
-    """Return the legend of a table or figure, e.g. "mean ± s.e. over 20 trials"."""
+    """Return a caption, e.g. "mean ± s.e. over 20 trials" for `count` 20 and `replicas` "trial"."""
     return f"mean ± s.e. over {count} {replicas}s" if count > 1 else f"one {replicas}"
 
 
@@ -53,7 +53,7 @@ def estimate(values: Tensor | ArrayLike) -> Estimate:
 
 
 def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
-    """Return a sentence on learned prior variances ([R] by name) that ended at a bound, or "" if none did."""
+    """Return a sentence on learned prior variances (name -> one per replica) that ended at a bound, or ""."""
     at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in learned.items()}
     if not any(at.values()):
         return ""
@@ -67,6 +67,6 @@ def unit(metric: str) -> str:
 
 
 def decimals(values: ArrayLike) -> int:
-    """Return how many decimals show the largest value with three significant digits, but at least three."""
+    """Return the number of decimals, at least 3, that shows the largest value with three significant digits."""
     size = float(np.abs(np.nan_to_num(values, nan=0, posinf=0, neginf=0)).max())
     return max(3, 2 - math.floor(math.log10(size))) if size > 0 else 3

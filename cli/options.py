@@ -32,7 +32,7 @@ class Names(click.ParamType):
 
 
 class Column(click.ParamType):
-    """Column names, normalised to Unicode NFC, as are the column names of tables."""
+    """Column names, normalised to Unicode NFC like the column names of tables."""
 
     name = "column"
 
@@ -86,7 +86,7 @@ data = _together(
 
 
 def model_of(settings: str, default: str) -> Callable[[Any], Any]:
-    """Return a decorator with the options --preset and -p. `default` and `settings` complete their help."""
+    """Return a decorator that adds the options --preset and -p, with `default` and `settings` in their help texts."""
     preset = f"Named settings: default, plain, vime, image, or those of a paper, such as paper.  [default: {default}]"
     return _together(
         click.option("--preset", type=NAMES, metavar="NAME", help=preset),
@@ -130,7 +130,7 @@ samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samp
 
 
 def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
-    """Run a command that writes a run folder, by `start.run`. `totals` are the options that --resume may increase."""
+    """Run a command that writes a run folder, with `start.run`. --resume may increase the options in `totals`."""
     check_empty(ctx)
     if options["resume"]:
         refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")

@@ -81,7 +81,7 @@ class Problem:
 
 
 def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
-    """Return the data and network settings for command-line options, with the loaded data."""
+    """Return the data and network settings for command-line options, and the data set."""
     if options["data"] and options["dataset"]:
         raise InputError("--dataset and --data exclude each other. Pass only one of them")
     for name in () if options["data"] else filter(options.get, OF_DATA):
@@ -152,7 +152,7 @@ def widths(text: str) -> tuple[int, ...]:
 def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") -> dict[str, dict[str, Any]]:
     """Parse strings such as "key=value" and "prefix.key=value" into typed settings, grouped by prefix.
 
-    `targets` maps each prefix to a dataclass, or to a dict of types. The prefix is the part before the last dot.
+    `targets` maps each prefix to a dataclass, or to a dict of types. The prefix is the part before the last dot, or "".
     """
     return {prefix: registry.parse(targets[prefix], t) for prefix, t in split(texts, targets, option).items()}
 
@@ -160,9 +160,10 @@ def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") 
 def split(
     texts: Iterable[str], prefixes: Iterable[str], option: str = "-p", mark: str = "=", epochs: int | None = None
 ) -> dict[str, dict[str, str]]:
-    """Split strings such as "prefix.key=value" into dicts from key to value (as a string), by prefix.
+    """Split strings such as "prefix.key=value" into prefix -> key -> value; values stay strings.
 
-    The last value of a key counts. `epochs` is the value of --epochs, a short form of -p epochs.
+    If a key is repeated, its last value counts. `mark` separates key and value. `epochs` is the value of
+    --epochs, a short form of -p epochs.
     """
     values: dict[str, dict[str, str]] = {prefix: {} for prefix in prefixes}
     for text in texts:

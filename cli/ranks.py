@@ -1,4 +1,4 @@
-"""Runs of `explore classify` in several `torchrun` processes. All share the work; the first one writes and prints."""
+"""Runs of `explore classify` by `torchrun` processes that share the work. Only the first one prints and writes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def continued() -> Path | None:
 
 
 def _note() -> Path:
-    """Return the path of the record of the run folder, which is the same for all processes and restarts of a job."""
+    """Return the file that records the run folder. All processes and restarts of a job have the same file."""
     return Path(tempfile.gettempdir()) / f"explore-job-{getpass.getuser()}-{os.getppid()}"
 
 

@@ -1,4 +1,4 @@
-"""The start of a command: a new or resumed run, from its options to its report.
+"""Execution of a command that writes a run folder, new or resumed: from its options to its report.
 
 A command is a package of three modules:
 
@@ -122,7 +122,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
 
 
 def _resume(old: Run, metadata: Mapping[str, Any], extended: Any, goes_on: bool) -> None:
-    """Record extended settings. If the run is unfinished, record this session and warn if, e.g., the device changed."""
+    """Record `extended` settings. If the run `goes_on`, record this session and warn if, e.g., the device changed."""
     if extended is not None:
         old.extend(written(extended))
     if goes_on:
@@ -176,7 +176,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
 
 @contextmanager
 def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator[None]:
-    """Close the run at the end. If it is interrupted or cannot be written, print how to resume it, and exit."""
+    """Close the run at the end. If the run is interrupted or cannot be written, print how to resume, and exit."""
     hook = threading.excepthook
     # TensorBoard's threads print write errors; the next write of the run raises the same error in this thread.
     threading.excepthook = lambda failed: None if issubclass(failed.exc_type, OSError) else hook(failed)
@@ -219,7 +219,7 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
 
 @contextmanager
 def reading(folder: Path | None) -> Iterator[None]:
-    """Re-raise errors in the block as an `InputError`: the run folder is damaged. Do nothing if `folder` is None."""
+    """Re-raise errors in the block as `InputError`: the run folder is damaged. If `folder` is None, do nothing."""
     try:
         yield
     except WRONG as error:
@@ -238,7 +238,7 @@ def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[
 
 
 def extended(old: Any, totals: Mapping[str, int]) -> Any:
-    """Return a copy of settings with new totals, by name. Raise InputError if a total is smaller than before."""
+    """Return a copy of settings with new `totals` (name -> value). Raise InputError if a total is less than before."""
     for name, value in totals.items():
         if value < (before := getattr(old, name)):
             raise InputError(
@@ -256,7 +256,7 @@ def _device(name: str) -> str:
 
 
 def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, state: Any, session: Any) -> Run:
-    """Create a run folder in `out`, named by `name` or else by `parts` and the first free number."""
+    """Create a run folder in `out`. If `name` is None, name the folder after `parts` and the first free number."""
     if name is not None and not re.fullmatch(r"\w[\w.+-]*", name):
         raise InputError(
             f"--name is {shown(name)}; it must start with a letter, digit or _, followed by letters, digits or . _ + -"

@@ -23,7 +23,10 @@ WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # suffix -> 
 
 
 def check(out: Path, table: Path, command: str, column: str, kinds: Collection[str] = tuple(WRITERS)) -> None:
-    """Raise InputError if `out` exists and was not written by `command`, i.e. has no column that matches `column`."""
+    """Raise InputError if `out` is the table, has a suffix not in `kinds`, or is a file not written by `command`.
+
+    Files written by `command` have a column that matches the regular expression `column`.
+    """
     if out.suffix.lower() not in kinds:
         raise InputError(f"--out is {shown(str(out))}; its name must end with {' or '.join(kinds)}")
     if out.exists() and out.samefile(table):
@@ -33,7 +36,7 @@ def check(out: Path, table: Path, command: str, column: str, kinds: Collection[s
 
 
 def _header(path: Path) -> list[str]:
-    """Return the column names of a file, split at any delimiter, or [] if the file is not a table."""
+    """Return the column names of a file, for each possible delimiter, or [] if the file is not a table."""
     try:
         if path.suffix.lower() == ".xlsx":
             packed.check_workbook(path.read_bytes(), path)
@@ -51,8 +54,7 @@ def _header(path: Path) -> list[str]:
 def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
     """Write the columns of the table, then `more`. Excel and Parquet files store columns of numbers as numbers.
 
-    Returns:
-        Notes on strings that a CSV file stores with a leading apostrophe, see `texts.neutralised`.
+    Return notes on strings that a CSV file stores with a leading apostrophe, see `texts.neutralised`.
     """
     notes: list[str] = []
     kind = out.suffix.lower()
@@ -96,7 +98,7 @@ def _worded(frame: pd.DataFrame) -> list[str]:
 
 
 def apostrophes(file: object, written: Iterable[object]) -> list[str]:
-    """Return a note on strings that a CSV file stores with a leading apostrophe, or [] if there are none."""
+    """Return a list of one note on strings that a CSV file stores with a leading apostrophe, or [] without any."""
     changed = [text for text in dict.fromkeys(written) if isinstance(text, str) and texts.neutralised(text) != text]
     if not changed:
         return []
@@ -127,7 +129,7 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
 
 
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
-    """Convert a column to numbers, if all cells are numeric or empty and none would lose digits or leading zeros."""
+    """Convert a column to numbers, unless a cell is not numeric or would lose digits or leading zeros."""
     values, odd = texts.numbers(column, decimal)
     if len(odd) or texts.code(column) or texts.ambiguous(column):
         return column

@@ -27,7 +27,7 @@ class CartPoleSwingup(RigidBodies):
 
     Observations: x and velocity of the cart, angle (0 is up) and angular velocity of the pole. Sparse reward: 1 if
     cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode ends if abs(x) > 3.
-    `reset="rllab"` starts with joints apart, and the first step jolts the bodies together; "consistent" does not.
+    With `reset="rllab"`, cart and pole start apart, and the first step jolts them together; "consistent" avoids this.
     """
 
     about = "swing a pole up on a cart and keep it there"
@@ -118,7 +118,7 @@ class CartPoleSwingup(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Correct positions `state` [5, M] by one Box2D iteration, hinge first; return if joints were off, [M]."""
+    """Correct `state` [5, M] in place by one Box2D iteration, hinge first; return whether a joint was violated, [M]."""
     x, y, cx, cy, angle = state
     arm = HEIGHT / 2
     rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)

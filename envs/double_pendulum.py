@@ -22,9 +22,9 @@ ABOUT_END = INERTIA + MASS / 4
 class DoublePendulum(RigidBodies):
     """Two hanging links, swung up by a torque of up to 50 N m between them; episodes never terminate.
 
-    Observations: sine and cosine of each link's angle (0 hangs down), and its angular velocity. Dense reward: minus the
-    distance (m) of the tip from (0, 2); as in rllab, the x offset of the second link has the wrong sign. Sparse reward:
-    1 if this distance is below the threshold, which is 1 in VIME's code and 0.1 in VIME's paper.
+    Observations: for each link, sine and cosine of the angle (0 hangs down), and angular velocity. Dense reward: minus
+    the distance (m) of the tip from (0, 2); as in rllab, the x offset of the second link has the wrong sign. Sparse
+    reward: 1 if this distance is below the threshold, which is 1 in VIME's code and 0.1 in VIME's paper.
     """
 
     about = "swing two links up by the joint between them"
@@ -117,7 +117,7 @@ class DoublePendulum(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Correct positions `state` [6, M] by one Box2D iteration, lower joint first; return if joints were off, [M]."""
+    """Correct `state` [6, M] by one Box2D iteration, lower joint first; return whether a joint was violated, [M]."""
     x1, y1, a1, x2, y2, a2 = state
     px1, py1 = 0.5 * np.sin(a1), -0.5 * np.cos(a1)  # from the centre to the lower end
     px2, py2 = 0.5 * np.sin(a2), -0.5 * np.cos(a2)

@@ -35,7 +35,7 @@ def picture(simulation: Simulation, i: int = 0) -> Array:
 
 
 class SimulationEnv(gym.Env[Array, Any]):
-    """An environment with one copy of the simulation "module:Class", created with these settings.
+    """An environment with one copy of the simulation class `simulation`, "module:Class"; `settings` are its arguments.
 
     `gym.make(name, render_mode="human")` wraps the environment in Gymnasium's `HumanRendering`, which needs pygame.
     """

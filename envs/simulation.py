@@ -23,7 +23,7 @@ MAX_ROTATION = 0.5 * np.pi  # of a body per step
 
 
 class World(NamedTuple):
-    """A Box2D world, its moving bodies in the order of `RigidBodies.bodies`, and a function that applies an action."""
+    """A Box2D world, its moving bodies in the order of `RigidBodies.bodies`, and `act` to apply a force or torque."""
 
     world: Any
     bodies: list[Any]
@@ -92,9 +92,9 @@ class Simulation(ABC):
 class RigidBodies(Simulation):
     """A simulation of rigid bodies in a plane, moved by one force or torque.
 
-    `bodies` [K, 6, n] has x, y and angle of each body's origin, vx and vy of its centre of mass, and its angular
-    velocity. `physics="box2d"` is the reference; "equations" does the same in NumPy, for all copies at once. `sparse`
-    selects the sparse reward of VIME instead of the dense reward of rllab.
+    `bodies` [K, 6, n] has, for each of the K bodies: x and y of the origin, angle, vx and vy of the centre of mass, and
+    angular velocity. `physics="box2d"` uses Box2D, the reference; "equations" computes the same in NumPy, for all
+    copies at once. `sparse` selects the sparse reward of VIME instead of the dense reward of rllab.
     """
 
     variants: ClassVar = {
@@ -128,7 +128,7 @@ class RigidBodies(Simulation):
     def outcome(self) -> tuple[Array, Array]: ...  # rewards [n] and ends [n] for the current bodies
 
     def advance(self, force: Array) -> None:
-        """Move the bodies one time step by the equations of motion, under `force` [n]. Box2D does not need this."""
+        """Move the bodies one time step under `force` [n]; used only with `physics="equations"`."""
         raise NotImplementedError
 
     def start(self, where: Array, draws: Array) -> None:
@@ -183,7 +183,7 @@ def box(width: float, height: float, bottom: float) -> Array:
 
 
 def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
-    """Create the simulation "module:Class" with `n` copies and these settings."""
+    """Create a simulation of `n` copies; `simulation` is its class, as "module:Class", and `settings` its arguments."""
     cls = registry.load(simulation, "simulation")
     if not (isinstance(cls, type) and issubclass(cls, Simulation)):
         raise InputError(f'{simulation} is not a subclass of Simulation; pass "module:Class" of one')
@@ -201,15 +201,16 @@ def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Arra
 
 
 def limited(spin: Array, step_size: float) -> Array:
-    """Limit angular velocities [n] to the maximum rotation in one step."""
+    """Limit angular velocities `spin` [n] so that no body turns more than Box2D allows in one step."""
     most = MAX_ROTATION / step_size
     return np.minimum(np.maximum(spin, -most), most)
 
 
 def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:
-    """Correct the positions in `state` [D, n] in place until all joints are satisfied or `iterations` are done.
+    """Correct the positions `state` [D, n] of n copies in place, by at most `iterations` calls of `correct`.
 
-    `correct` does one iteration, and returns a mask of the copies in which a joint was not satisfied.
+    `correct` does one iteration in place, and returns a mask of the copies in which a joint was violated. Only
+    these copies are corrected further.
     """
     off = np.flatnonzero(correct(state))
     for _ in range(iterations - 1):

@@ -2,10 +2,10 @@
 
 A file in a plug-in package is a plug-in if it defines a class or function with the file's name, ignoring case and
 underscores (`noisy_kfac.py`: `class NoisyKFAC`). Users write the name with hyphens or underscores. The description is
-the first line of the file's docstring, read with `ast`, so listing imports nothing. A helper file defines `__all__`;
-any other file without such a class or function is an error. A package may also list similar plug-ins in a table,
-`PLUG_INS`: name -> callable with a `description`. Other distributions use the entry-point groups `explore.posteriors`,
-`explore.acquisitions`, ...; "module:Class" selects any class without registration.
+the first line of the file's docstring, read with `ast`, so listing imports nothing. A file without such a class or
+function is an error, unless it defines `__all__`, which marks a helper. A package may also list similar plug-ins in a
+table, `PLUG_INS`: name -> callable with a `description`. Other distributions use the entry-point groups
+`explore.posteriors`, `explore.acquisitions`, ...; "module:Class" selects any class without registration.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _files(kind: str, only: str | None = None) -> dict[str, _File]:
 
 
 def _parsed(source: Path) -> tuple[str | None, str, bool]:
-    """Return the name of a file's plug-in or None, the file's description, and whether it defines `__all__`."""
+    """Return the name of a file's plug-in class or function or None, the description, and if `__all__` is defined."""
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -84,7 +84,7 @@ def _parsed(source: Path) -> tuple[str | None, str, bool]:
 
 
 def _table(kind: str) -> dict[str, Any]:
-    """Return the plug-ins in `PLUG_INS`, the table of a kind's package."""
+    """Return a copy of `PLUG_INS`, the table of plug-ins in a kind's package; {} if there is none."""
     return dict(getattr(importlib.import_module(f"explore.{HOMES.get(kind, kind)}"), "PLUG_INS", {}))
 
 
@@ -97,7 +97,7 @@ def names(kind: str) -> dict[str, str]:
     """Return all plug-ins of a kind (a key of `KINDS`) as a dict: name -> description.
 
     Raises:
-        InputError: for a file of the package that is neither a plug-in nor a helper.
+        InputError: for a file of the kind's package that is neither a plug-in nor a helper.
     """
     described = {name: plug_in.description for name, plug_in in (_table(kind) | _files(kind)).items()}
     for name, point in _points(kind).items():
@@ -109,7 +109,7 @@ def find(kind: str, name: str) -> Any:
     """Return the class or function of a plug-in, given its name or "module:Class".
 
     Raises:
-        InputError: for an unknown name; the message lists the allowed names.
+        InputError: for an unknown name (the message lists the allowed names), or a plug-in that cannot be loaded.
     """
     if not isinstance(name, str):
         raise InputError(f"the name of a {KINDS[kind]} must be a string; got {shown(name)}")
@@ -153,7 +153,7 @@ def unimported(error: Exception) -> str:
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:
-    """Return the `PRESETS` of a plug-in's module, and `plain`: the field defaults, unless `PRESETS` has it."""
+    """Return the `PRESETS` of a plug-in's module: name -> settings. If `plain` is missing, add it without settings."""
     written: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
     named = {hyphened(name): settings for name, settings in written.items()}
     return named | {"plain": named.get("plain", {})}
@@ -211,8 +211,8 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     Args:
         name: a name from `explore list posteriors`.
         net: a `Net`.
-        likelihood: a name from `explore list likelihoods`, or a likelihood object. A likelihood given by
-            name, if it has a noise prior, uses the prior of the preset (`explore.inference.presets.noise_for`).
+        likelihood: a name from `explore list likelihoods`, or a likelihood object. If a likelihood
+            given by name has a noise prior, it uses the prior of the preset (`explore.inference.presets.noise_for`).
         preset: name of a preset of the posterior.
         **settings: settings of the posterior, which override those of the preset.
 
@@ -251,7 +251,7 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
 
 
 def _beside(cls: Any) -> dict[str, type]:
-    """Return the settings of a posterior that are not fields of its class: name -> type."""
+    """Return name -> type for the settings of a posterior class that are not its fields: `members`, or none."""
     fields = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {"members"}
     return {"members": int} if hasattr(cls, "mixture_error") and "members" not in fields else {}
 
@@ -292,7 +292,9 @@ def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -
 
 
 def settings_of(cls: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that can be given as strings, and a posterior's `members`: name -> type.
+    """Return name -> type for each field of a dataclass whose value can be given as a string.
+
+    For a posterior, this includes `members`, the number of fits in a mixture.
 
     Raises:
         InputError: for a class that is not a dataclass.
@@ -305,7 +307,7 @@ def settings_of(cls: Any) -> dict[str, Any]:
 
 
 def complete(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the defaults of a dataclass to its settings, so that a run records all of them."""
+    """Add the defaults of all fields missing in `settings`, so that a run records every setting of the dataclass."""
     allowed = settings_of(cls)
     fields = [f for f in dataclasses.fields(cls) if f.name in allowed and f.default is not dataclasses.MISSING]
     return {f.name: f.default for f in fields} | dict(settings)

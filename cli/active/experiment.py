@@ -29,10 +29,12 @@ from explore.runs.record import Run
 class Experiment:
     """A learner with its data, its arms and the results of its finished rounds.
 
+    Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
+
     Attributes:
         arms: names of the acquisitions; the one under test comes first.
-        history: tensors [rounds, R] by metric, for R = arms x trials replicas, and `labels` [rounds].
-        seconds: duration of all finished rounds. For the other attributes see `explore.cli.start.Experiment`.
+        history: metric -> tensor [rounds, R], with R = arms x trials replicas. `labels` is [rounds].
+        seconds: duration of all finished rounds.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):

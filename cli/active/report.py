@@ -48,7 +48,7 @@ FEW = 5  # with fewer trials, the standard error itself is unreliable
 
 
 def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int | None:
-    """Write a finished round or, at the start, the settings. Return the step if a checkpoint is due, else None."""
+    """Write a round or, for None, the settings. Return the number of labels if a checkpoint is due, else None."""
     posterior, trials = experiment.settings.posterior, experiment.settings.trials
     series = {arm: file_name(posterior, arm) for arm in experiment.arms}
     if event is None:
@@ -79,7 +79,7 @@ def _results(experiment: Experiment, event: Round) -> pd.DataFrame:
 
 
 def _scalars(event: Round, results: pd.DataFrame, arm: slice) -> dict[str, float]:
-    """Return the scalars of the replicas `arm` by tag: means over trials, and standard errors of the test metrics."""
+    """Return tag -> scalar for the replicas `arm`: means over trials, s.e. of test metrics, and acquisition scores."""
     scalars: dict[str, float] = {"labels": event.labels}
     for name in event.metrics:
         mean, se = estimate(results[name][arm])
@@ -107,9 +107,9 @@ def _selected(dataset: Dataset, event: Round, results: Sequence[dict[str, Any]])
 
 
 def curves(results: pd.DataFrame, metric: str) -> dict[str, pd.DataFrame]:
-    """Return a table of the metric for each arm, with one row per number of labels and one column per trial.
+    """Return arm -> table of the metric, with one row per number of labels and one column per trial.
 
-    The entry `difference` is the acquisition under test minus the control, paired by trial.
+    If there is a control, the entry `difference` is the acquisition under test minus the control, paired by trial.
     """
     groups = results.groupby("arm", sort=False)
     arms = {str(arm): rows.pivot(index="labels", columns="trial", values=metric) for arm, rows in groups}
@@ -128,7 +128,7 @@ def last(curve: pd.DataFrame) -> Estimate:
 
 
 def table(lines: Lines) -> pd.DataFrame:
-    """Return means and standard errors: one column per curve, one row per number of labels, and a row for the area."""
+    """Return strings "mean ± s.e.": one column per curve, one row per number of labels, and a row for the area."""
     places = decimals(np.concatenate([curve.to_numpy().ravel() for curve in lines.values()]))
     rows: dict[str, dict[str, str]] = {}
     for labels in sorted({labels for curve in lines.values() for labels in curve.index}):
@@ -182,7 +182,7 @@ def verdict(arms: Mapping[str, Lines]) -> str:
 
 
 def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
-    """Yield warnings about failed fits and, in the last round, remaining initial curvature or variances at a bound."""
+    """Yield warnings about failed fits and, in the last round, too much initial curvature or variances at a bound."""
     for row in results[~results.alive].itertuples():
         where = f"Trial {row.trial}, arm {row.arm}"
         yield f"{where}: the fit on {row.labels} labels diverged and was stopped."
@@ -199,7 +199,7 @@ def summary(arms: Mapping[str, Lines]) -> dict[str, Any]:
 
     `active` is the acquisition under test and `random` the control. `paired_difference` is active minus random in
     `rmse` (for classification, in `error`), paired by trial. `paired_auc_difference` is the mean of this difference
-    over rounds, i.e. the difference of the areas under the learning curves. Both are null without a control.
+    over rounds, i.e. the difference of the areas under the learning curves. Without a control, these two are null.
     """
     values: dict[str, Any] = {
         metric: {role: last(curve)._asdict() for role, curve in zip(("active", "random"), every.values(), strict=False)}
@@ -249,12 +249,12 @@ def _joined(metrics: Mapping[str, Lines]) -> pd.DataFrame:
 
 
 def _split(count: int, settings: Any) -> data.PoolSplit:
-    """Return the initial points, test points and pool of each trial."""
+    """Return the initial points, test points and pool of each trial, as indices into `count` examples."""
     return data.pool_splits(count, settings.trials, settings.initial, settings.test_size, settings.seed)
 
 
 def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]) -> Section:
-    """Draw a map of each run's points, and mark the points that were chosen in the first trial."""
+    """Draw a map of each run's points, in which colours mark the points chosen in the first trial."""
     drawn, every = drawing.panels(len(selected))
     for axes, (run, rows) in zip(every, selected.items(), strict=True):
         rule = run.config["acquisition"]

@@ -42,7 +42,7 @@ class Settings(problem.Problem):
     targets_digest: str | None = None  # hash of the target inputs
 
     def aims(self, schema: Schema | None) -> Matrix | None:
-        """Return the inputs of --targets, or None. Raise InputError if the inputs have changed since the run began."""
+        """Return the inputs in the --targets file, if any. Raise InputError if these changed since the run began."""
         if self.targets is None:
             return None
         if schema is None:

@@ -47,10 +47,12 @@ Event = Epoch | Measured | Finished | None  # None: the fit starts or resumes
 class Experiment:
     """A posterior with its images, and its results after the fit.
 
+    Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
+
     Attributes:
         finished: the results of the fit, or None until it ends.
         index: index of each tested image in the full test set or, with --validate, in the full training set.
-        saved: the fitted posterior, or None. For the other attributes see `explore.cli.start.Experiment`.
+        saved: the fitted posterior, or None.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -85,7 +87,7 @@ class Experiment:
         self.total = self.posterior.epochs
 
     def _split(self, images: Images) -> None:
-        """Divide the images into training and test images."""
+        """Choose the training images and the test images (with --validate, from the training set)."""
         s, count = self.settings, len(images.x)
         order, held = Rng(s.seed).stream("split").permutation(1, count)[0], round(s.validation * count)
         if s.validation and not held:
@@ -108,7 +110,7 @@ class Experiment:
         )  # fmt: skip
 
     def _remainder(self) -> str:
-        """Return a note on the images skipped per epoch. Raise InputError if images are too few for the processes."""
+        """Return a note on images that each epoch skips, or "". Raise InputError if images are too few to share."""
         parallel.share(len(self.task.test_y))
         count = self.task.y.shape[1]
         slices = batches(count, self.posterior.batch_size, self.posterior.min_batches)
@@ -122,7 +124,7 @@ class Experiment:
         return f"Each epoch skips {rest} of {count} images, because batches are not divisible by {parts}."
 
     def _load_ood(self) -> str:
-        """Load the out-of-distribution images. Return a note on how these images were converted (may be empty)."""
+        """Load the out-of-distribution images, if any. Return a note on their conversion, or ""."""
         try:
             images, converted, settings = self.settings.load_ood(self.shape)
             if images is not None:

@@ -61,11 +61,11 @@ class Tested(NamedTuple):
 
     @property
     def probabilities(self) -> HeldOut:
-        """The true classes [P] and the predicted probabilities [P, C]."""
+        """The class indices `y` [P] and predicted probabilities `mean` [P, C] of P test images and C classes."""
         return HeldOut(self.y, self.images.probabilities.double().cpu().numpy())
 
     def figures(self, posterior: str) -> dict[str, Figure]:
-        """Return figures by name: reliability and, for out-of-distribution images, histograms of uncertainty."""
+        """Return name -> figure: `reliability` and, with out-of-distribution images, `others` (histograms)."""
         figure = drawing.calibration({posterior: self.probabilities}, "").figure
         assert figure is not None
         figure.axes[0].set_title(literal(self.names[0]))
@@ -114,7 +114,7 @@ def _tested(experiment: Experiment, finished: Finished) -> Tested:
 
 
 def metrics(finished: Finished) -> dict[str, float]:
-    """Return the metrics on the test images, and the AUROCs of out-of-distribution detection."""
+    """Return metric -> value on the test images, with the AUROCs of out-of-distribution detection, if there is any."""
     values = {tag.removeprefix("test/"): v for tag, v in finished.scalars.items() if tag.startswith("test/")}
     if finished.ood is not None:
         for score in SCORES:
@@ -124,7 +124,7 @@ def metrics(finished: Finished) -> dict[str, float]:
 
 
 def _results(experiment: Experiment, finished: Finished) -> dict[str, Any]:
-    """Return the row of results.csv."""
+    """Return the only row of results.csv, as column -> value."""
     s = experiment.settings
     return {
         "posterior": s.posterior, "net": s.net, "epochs": experiment.total, **metrics(finished),

@@ -31,7 +31,7 @@ PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # default out-of-d
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings with defaults resolved, except that `load` resolves settings that depend on the images."""
+    """Settings with defaults resolved, except those that depend on the images: `load` resolves these."""
 
     command: Literal["classify"] = "classify"
     dataset: str | None
@@ -62,7 +62,7 @@ class Settings:
     likelihood = "categorical"  # the same for all runs, so not a setting
 
     def load(self) -> tuple[Images, Settings]:
-        """Load the images, and resolve settings that depend on images. Raise InputError if the images have changed."""
+        """Return the images, and settings with all defaults resolved. Raise InputError if the images have changed."""
         if self.images:
             images = read_images(Path(self.images), self.size, self.grey, self.stream)
         else:
@@ -85,7 +85,7 @@ class Settings:
         )  # fmt: skip
 
     def _augmentation(self, augmented: bool) -> Values:
-        """Return the setting `augmentation` (examples per image), or {} if the posterior has no such setting."""
+        """Return {"augmentation": examples that an image counts as}, or {} if the posterior has no such setting."""
         make = registry.find("posteriors", self.posterior)
         if "augmentation" not in registry.settings_of(make):
             return {}
@@ -94,14 +94,14 @@ class Settings:
         return {"augmentation": preset.get("augmentation", WORTH) if augmented and not begun else 1.0}
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
-        """Build the posterior of a network for images of shape (channels, height, width)."""
+        """Build the posterior over a network's weights, for images of shape (channels, height, width)."""
         return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
     def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, Settings]:
         """Load the out-of-distribution images. Raise InputError if the images have changed since the run began.
 
-        Return the images (uint8 [Q, channels, height, width], or None), a note on how the images were read, and the
-        settings with the fingerprint of the images.
+        Return the images (uint8 [images, channels, height, width], or None without a test), a note on how they were
+        read, and a copy of the settings with the images' fingerprint.
         """
         if self.ood is None:
             return None, "", self
@@ -123,7 +123,7 @@ class Settings:
 
 
 def fingerprint(images: Images) -> str:
-    """Return a hash of a data set; for images that stay in files, it covers file names and sizes instead of pixels."""
+    """Return a hash of a data set. For images that stay in files, hash file paths and sizes instead of pixels."""
     whole = hashlib.sha256(repr((images.classes, images.x.shape, images.test_x.shape)).encode())
     for part in (images.x, images.y, images.test_x, images.test_y):
         if isinstance(part, ImageFiles):

@@ -49,11 +49,13 @@ PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary":
 class Experiment:
     """The posteriors, the splits of the data, and the results so far.
 
+    Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
+
     Attributes:
         posteriors: all posteriors by name, in the order of the settings.
         groups: lists of posterior names; the posteriors in a list are fitted jointly.
         finished: the results of the finished posteriors, by name.
-        saved: the latest fitted posterior, or None. For the other attributes see `explore.cli.start.Experiment`.
+        saved: the latest fitted posterior, or None.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -82,7 +84,7 @@ class Experiment:
         self.done = self._epochs(self.finished, self._saved)
 
     def _grouped(self) -> Iterator[list[str]]:
-        """Yield groups of candidates that are fitted jointly, as lists of names, each as long as memory allows."""
+        """Yield groups as lists of names. Candidates that can be fitted jointly share a group, if memory allows."""
         waiting = dict(self.settings.posteriors)
         while waiting:
             first, chosen = next(iter(waiting.items()))
@@ -99,7 +101,7 @@ class Experiment:
             yield group
 
     def _side_by_side(self, posterior: Predictive) -> int:
-        """Return how many candidates of the size of `posterior` can be fitted jointly, within `HELD` values."""
+        """Return how many candidates as large as `posterior` fit into a joint fit of at most `HELD` values."""
         (replicas, n), net = self.splits.x.shape[:2], posterior.net
         state = posterior.init(1, replicas, Rng(0, "meta"))
         layers = net.weights + min(n, posterior.batch_size) * sum(map(sum, net.shapes))
@@ -108,7 +110,7 @@ class Experiment:
 
     @property
     def current(self) -> list[str]:
-        """Names of the posteriors in the first unfinished group."""
+        """Names of the posteriors in the first unfinished group, or [] if all groups are finished."""
         return next((group for group in self.groups if group[0] not in self.finished), [])
 
     @property
@@ -165,7 +167,7 @@ class Experiment:
         return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
 
     def _epochs(self, finished: Collection[str], saved: Mapping[str, Any] | None) -> int:
-        """Return the finished epochs, summed over posteriors. `saved` is the checkpoint of the current fit."""
+        """Return the number of finished epochs of all posteriors. `saved` is the current fit's checkpoint, if any."""
         current = next((len(group) for group in self.groups if group[0] not in finished), 0)
         return sum(self.posteriors[name].epochs for name in finished) + current * (saved or {}).get("epoch", 0)
 
@@ -189,7 +191,7 @@ class Experiment:
         return Finished(on_cpu, state.common.alive.cpu(), self._seconds, reliability, bands, boundary)
 
     def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
-        """Return the posterior for saving, with the variance `factor` and the weight samples used for the metrics."""
+        """Return a posterior to save. It predicts with the variance `factor` and the weight samples of the metrics."""
         assert self.splits.scales is not None
         s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)

@@ -78,7 +78,7 @@ def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> Non
 
 
 def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
-    """Return the settings of a posterior, to be shown by TensorBoard as hyperparameters."""
+    """Return the settings of a posterior that TensorBoard shows as hyperparameters."""
     s = comparison.settings
     candidate = s.posteriors[name]
     noise = {f"likelihood.{key}": value for key, value in s.noise(name).items()}
@@ -92,7 +92,7 @@ def by_posterior(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series]]:
-    """Return the name of the posterior with the best mean, and each posterior's difference from it on each split."""
+    """Return the name of the posterior with the best mean, and name -> differences from this posterior, by split."""
     means = {name: SIGN[metric] * estimate(rows[metric]).mean for name, rows in results.items()}
     winner = min(means, key=lambda name: means[name] if math.isfinite(means[name]) else math.inf)
     best = results[winner][metric]
@@ -103,7 +103,7 @@ def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series
 def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
     """Return one table per metric, with each posterior's mean and its difference from the best posterior.
 
-    The log-likelihood table also has a calibration metric and the ELBO. The other table also has the fit's seconds.
+    The log-likelihood table also has a calibration metric and the ELBO; the error table has the fit's seconds.
     """
     every = {}
     for metric in metrics(results.values()):
@@ -143,7 +143,7 @@ def report(comparison: Experiment, folder: Path) -> Report:
 
 
 def ranked(comparison: Experiment, results: Results) -> dict[str, dict[str, pd.Series]]:
-    """Return the grid candidates of each posterior, best first, with their scores on each split.
+    """Return posterior -> grid candidate -> scores on the splits, with the best candidates first.
 
     The score is the validation log-likelihood or, without --validate, the ELBO; test parts are never used for
     selection. Candidates whose fit failed on any split are left out.
@@ -173,7 +173,7 @@ def verdicts(comparison: Experiment, results: Results) -> Iterator[str]:
 
 
 def failures(comparison: Experiment, results: Results) -> Iterator[str]:
-    """Yield warnings about failed fits and about other reasons to distrust the results of a posterior."""
+    """Yield warnings about failed or poor fits, too much initial curvature, and prior variances at a bound."""
     s = comparison.splits
     for name, rows in results.items():
         scalars = comparison.finished[name].scalars
@@ -197,7 +197,7 @@ def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str,
     `validation` is the share of each training part that is held out for the metrics; if 0, metrics are on the test
     parts. `bound` is the ELBO at KL weight 1, in nats per training point, for targets in original units. `minus_best`
     is the difference from the posterior with the best mean, paired by split. `failed` lists the splits on which the
-    fit failed. `chosen` has each posterior's best settings of the grid.
+    fit failed. `chosen` has each posterior's best grid settings.
     """
     s = comparison.settings
     apart = {metric: differences(results, metric) for metric in metrics(results.values())}
@@ -257,7 +257,7 @@ PICTURES: dict[str, tuple[str, Callable[[Axes, Finished], None]]] = {
 
 
 def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
-    """Draw the figure `picture` of `PICTURES`, one panel per posterior. Return None if --no-figures left it out."""
+    """Draw the figure `picture` (a key of `PICTURES`), one panel per posterior. Return None if a fit lacks the data."""
     heading, panel = PICTURES[picture]
     if any(getattr(f, picture) is None for f in finished.values()):
         return None

@@ -34,7 +34,7 @@ class Settings(problem.Problem):
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """Return the settings for command-line options. A setting of one posterior overrides the same setting of all."""
+    """Return the settings for command-line options. -p NAME.KEY=VALUE overrides -p KEY=VALUE for one posterior."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common, data = problem.resolve(options)
     if options["calibrate"] and common.task == "classification":

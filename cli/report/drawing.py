@@ -58,8 +58,8 @@ def curves(
 def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial: bool = False) -> None:
     """Draw the mean over the columns of `values`, with a band of ± one standard error.
 
-    A step with a missing value becomes a gap or, with `partial`, the mean of the remaining columns. A point without
-    neighbours gets a marker, because a line would not show it.
+    If a step lacks a value, leave a gap or, with `partial`, draw the mean of the other columns. Points without
+    neighbours get markers, because a line would not show such points.
     """
     values = values if partial else values.where(values.notna().all(axis=1))
     mean, error = values.mean(axis=1), values.sem(axis=1).fillna(0.0)
@@ -81,7 +81,7 @@ def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str
 
 
 def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Draw a reliability diagram: a line of (expected, observed) shares per label, and the diagonal."""
+    """Draw a reliability diagram with its diagonal. `lines` maps labels to (expected, observed) shares."""
     axes.plot([0, 1], [0, 1], "k--", linewidth=1, label="perfect")
     for i, (label, (expected, observed)) in enumerate(lines.items()):
         axes.plot(expected, observed, "o-", color=f"C{i}", markersize=4, label=literal(label))
@@ -94,7 +94,7 @@ def whole(axes: Axes) -> None:
 
 
 def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Project inputs onto their first two principal components. Return scores [P, 2] and shares of the variance [2].
+    """Project P inputs onto the first two principal components. Return scores [P, 2] and shares of the variance [2].
 
     Features are standardised first; pixels are not. With a single feature, the second component is 0. For images, the
     PCA is approximate (randomized).
@@ -112,7 +112,7 @@ def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int], when: Sequence[float]) -> None:
-    """Draw points x [P, 2]; mark the initial labels `start`, and colour the points `chosen` by their round `when`."""
+    """Draw points x [P, 2]; mark the points labelled at the `start`, and colour the `chosen` ones by round `when`."""
     axes.plot(*x.T, ".", color="lightgrey", markersize=4, zorder=1, rasterized=len(x) > 5_000)
     axes.plot(*x[list(start)].T, "kx", markersize=5, label="labelled at the start", zorder=2)
     across, up = x[list(chosen)].T
@@ -122,7 +122,7 @@ def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int
 
 
 class HeldOut(NamedTuple):
-    """Targets and predictions for the held-out points of all replicas. For regression, arrays are [n, O]."""
+    """Targets and predictions for n held-out points of all replicas; for regression of O targets, arrays [n, O]."""
 
     y: np.ndarray  # for classes: [n] class indices
     mean: np.ndarray  # for classes: [n, C] probabilities
@@ -135,8 +135,8 @@ def held_out(
 ) -> Iterator[Section]:
     """Yield a section for each run whose model cannot be read, and one on the calibration of all other models.
 
-    `test(count, settings)` returns the held-out rows of each trial or split, given the number of rows. In `note`,
-    `{first}` is replaced by a remark if only the first trials are shown.
+    `test(count, settings)` returns, for each trial or split, the indices of the held-out rows among `count` rows. In
+    `note`, `{first}` is replaced by a remark if only the first trials are shown.
     """
 
     def predict(run: Opened) -> dict[str, HeldOut]:
@@ -162,7 +162,7 @@ def held_out(
 def collect(
     model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.ndarray], used: Sequence[int]
 ) -> HeldOut:
-    """Predict the held-out rows `test[r]` of the data x [P, D], y [P, O] or [P], with each replica r in `used`."""
+    """For each replica r in `used`, predict the held-out rows `test[r]` of the data x [P, D], y [P, O] or [P]."""
     parts = []
     for r in used:
         one, rows = model.replica(r), test[r]
@@ -182,7 +182,7 @@ def calibration(every: Mapping[str, HeldOut], note: str) -> Section:
 
 
 def coverage(tested: HeldOut) -> np.ndarray:
-    """Return the share of targets within the central predictive interval of each level in `LEVELS`."""
+    """For each level in `LEVELS`, return the share of targets within the central predictive interval."""
     inner = np.abs(2 * tested.below - 1)
     return np.array([(inner <= level).mean() for level in LEVELS])
 

@@ -57,7 +57,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Raise InputError if the path does not end in .html, or if the file exists but is not from `explore report`."""
+    """Raise InputError if the path does not end in .html or .htm, or is a file that `explore report` did not write."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out is {path}; its name must end with .html")
     if path.exists() and not (path.is_file() and MARK.encode() in path.read_bytes()[:2000]):
@@ -67,7 +67,7 @@ def check(path: Path) -> None:
 def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
     """Write the page and its figures, and return the paths of the figures.
 
-    If there is no earlier page at `path`, raise InputError instead of overwriting files with the names of figures.
+    Raise InputError if a figure would overwrite a file, unless there is an earlier page at `path`.
     """
     figures = {path.with_name(f"{path.stem}-{s.name}.png"): s.figure for s in sections if s.figure is not None}
     if not path.exists() and (foreign := [str(picture) for picture in figures if picture.exists()]):
@@ -84,7 +84,7 @@ def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
 
 
 def cells(table: pd.DataFrame) -> dict[str, Any]:
-    """Convert a table of strings to the arguments `header` and `rows` of a `Section`."""
+    """Return the arguments `header` and `rows` of a `Section` that shows a table of strings."""
     return {"header": list(table), "rows": table.to_numpy().tolist()}
 
 

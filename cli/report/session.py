@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A run to draw.
+    """A run to show in the report.
 
     Attributes:
         name: name of the run folder.
@@ -51,16 +51,16 @@ class Opened:
 
     @property
     def settings(self) -> Any:
-        """The settings of the run. Modules named in the settings are imported if trusted."""
+        """The settings of the run. Raises InputError if they name an untrusted module."""
         cls = importlib.import_module(f"explore.cli.{self.command}.settings").Settings
         return start.settings(cls, self.folder, self.command, self.trusted)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Read the CSV table `name` of the run, even while the run appends rows."""
+        """Read the CSV file `name` as of the last checkpoint, even while the run appends rows."""
         return pd.read_csv(io.BytesIO(self._bytes(name)))
 
     def curves(self) -> dict[str, pd.DataFrame]:
-        """Return a table of metrics.jsonl for each series, with one row per step and one column per tag."""
+        """Return series -> table of metrics.jsonl, with one row per step and one column per tag."""
         rows: dict[str, list[dict[str, float]]] = {}
         content = self._bytes("metrics.jsonl")
         try:
@@ -79,7 +79,7 @@ class Opened:
 
 
 def _row(line: str) -> tuple[str, dict[str, float]]:
-    """Parse a line of metrics.jsonl. Return the series, and a dict of `step` and the values by tag."""
+    """Parse a line of metrics.jsonl. Return the series, and a dict with the `step` and one value per tag."""
     row: dict[str, Any] = json.loads(line)
     match row:
         case {"series": str(series), "step": int(step), **tags} if all(map(str.isprintable, [series, *tags])):
@@ -89,7 +89,7 @@ def _row(line: str) -> tuple[str, dict[str, float]]:
 
 
 def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> tuple[dict[str, T], list[Section]]:
-    """Apply `read` to each run. Return the results by run name, and a warning section for each unreadable run."""
+    """Apply `read` to each run. Return run name -> result, and a section with a warning for each unreadable run."""
     parts, missing = {}, []
     for run in runs:
         try:

@@ -43,7 +43,7 @@ class History(NamedTuple):
     measurements: list[Event]
 
     def predicted(self, suggestion: Suggestion, target: str) -> list[Any]:
-        """Return the predicted mean of a target, and the lower and upper end of its interval."""
+        """Return [mean, low, high] of the prediction for a target; None stands for a value that is not in the log."""
         names = PARTS if len(self.targets) == 1 else [f"{part}_{target}" for part in PARTS]
         return [suggestion.prediction.get(name) for name in names]
 
@@ -83,7 +83,7 @@ def read(run: Opened) -> History:
 
 
 def _value(measured: Sequence[Any]) -> Any:
-    """Return the mean or most frequent class of repeated measurements, or "failed" if all failed."""
+    """Return the mean (or the most frequent class) of repeated measurements, or "failed" if all of them failed."""
     value = mean(measured)
     return "failed" if value is None else value
 

@@ -46,7 +46,7 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
 
 
 def environments(settings: Settings, copies: int) -> VecEnv:
-    """Make a vector environment with monitored episodes. Use the batched version of the environment if there is one."""
+    """Make a vector environment that records returns and lengths of episodes; prefer a batched version, if any."""
     spec = _spec(settings.env)
     if spec.vector_entry_point is not None:
         with _refusals(settings.env), contextlib.suppress(TypeError):  # Gymnasium's own support NEXT_STEP only
@@ -55,9 +55,9 @@ def environments(settings: Settings, copies: int) -> VecEnv:
                 **settings.env_kwargs,
             )  # fmt: skip
             if same_step(env):
-                return Finite(VecMonitor(BatchedVecEnv(env)), settings.env)
+                return Finite(VecMonitor(BatchedVecEnv(env)), settings)
             env.close()
-    return Finite(make_vec_env(lambda: environment(settings), copies), settings.env)
+    return Finite(make_vec_env(lambda: environment(settings), copies), settings)
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def _refusals(name: str) -> Iterator[None]:
 
 
 def normalised(env: VecEnv) -> VecNormalize:
-    """Standardise observations by running moments. Rewards stay as they are, because the bonus is added to them."""
+    """Wrap `env` to standardise observations by running moments. Rewards stay unscaled: the bonus is added to them."""
     space = env.observation_space
     for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
         if not isinstance(part, spaces.Box) or is_image_space(part):
@@ -97,12 +97,12 @@ def _spec(name: str) -> EnvSpec:
 class Finite(VecEnvWrapper):
     """A vector environment that raises InputError for observations and rewards that are not finite.
 
-    The last observation of an episode is checked only if the episode was truncated, since the critic then evaluates it.
+    After a termination, the final observation is checked only for SAC: an on-policy critic never evaluates it.
     """
 
-    def __init__(self, venv: VecEnv, name: str):
+    def __init__(self, venv: VecEnv, settings: Settings):
         super().__init__(venv)
-        self._name = name
+        self._name, self._off_policy = settings.env, settings.algo == "sac"
 
     def reset(self) -> Any:
         with _not_of_the_run(self._name):
@@ -116,7 +116,7 @@ class Finite(VecEnvWrapper):
         check_finite(observations, "an observation", self._name)
         check_finite(rewards, "a reward", self._name)
         for i in np.flatnonzero(dones):
-            if infos[i].get("TimeLimit.truncated", False):
+            if self._off_policy or infos[i].get("TimeLimit.truncated", False):
                 check_finite(infos[i]["terminal_observation"], "an observation", self._name)
         return observations, rewards, dones, infos
 

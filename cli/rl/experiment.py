@@ -24,8 +24,10 @@ from explore.runs.record import Run
 class Experiment:
     """The training of all seeds, with their progress.
 
+    Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
+
     Attributes:
-        positions: the progress of each seed. For the other attributes see `explore.cli.start.Experiment`.
+        positions: the progress of each seed.
     """
 
     note = ""
@@ -74,9 +76,9 @@ class Experiment:
         return Training.at(self.settings, seed, self._device, self.positions[seed], folder)
 
     def _in_processes(self, folder: Path, emit: Emit) -> None:
-        """Train the seeds in parallel joblib processes. This process emits each `Piece` that a seed has finished.
+        """Train the seeds in parallel joblib processes. This process emits each `Piece` that they finish.
 
-        The seed waits until its piece is written, so that the run's checkpoint never lags behind the saved models.
+        A seed waits until its piece is written, so that the run's checkpoint never lags behind the saved models.
         """
         s, threads, record = self.settings, torch.get_num_threads(), execution().record
         with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
@@ -110,7 +112,7 @@ class Experiment:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
 
     def _current(self, positions: Mapping[int, Position]) -> list[int]:
-        """Return the unfinished seeds that are trained now or next, one per job."""
+        """Return the unfinished seeds that are in training or come next, at most one per job."""
         s = self.settings
         return [seed for seed, position in positions.items() if position.timesteps < s.timesteps][: s.jobs]
 
@@ -127,7 +129,7 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
 
 
 def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
-    """Train a seed in a separate process. `start` has the arguments of `Training.at`; `written` acknowledges pieces."""
+    """Train a seed (`Training.at(*start)`) in a separate process. After each piece, wait for a reply in `written`."""
     torch.set_num_threads(threads)
     execute(record=record)
 

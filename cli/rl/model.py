@@ -83,7 +83,7 @@ def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
 
 
 def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
-    """Restore policy and VecNormalize's moments from a `state_dict`. Raise InputError if they do not fit the model."""
+    """Restore the policy and VecNormalize's moments from a `state_dict`. Raise InputError if names or shapes differ."""
     policy = dict(model.policy.state_dict())
     model.policy.load_state_dict(tree.restore(policy, saved["policy"]))
     moments = _moments(model)
@@ -110,12 +110,12 @@ def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
 
 
 def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
-    """Return the filled rows of a replay buffer, and its position. SB3's own file would also store the empty rows."""
+    """Return name -> filled rows of a replay buffer, and its position `pos`. SB3's own file includes empty rows."""
     return tree.save(_rows(buffer, buffer.size())) | {"pos": torch.tensor(buffer.pos)}
 
 
 def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
-    """Fill an empty buffer with saved transitions. Raise InputError if they do not fit the settings."""
+    """Fill an empty buffer with saved transitions. Raise InputError if the transitions do not fit."""
     n, pos = len(saved["rewards"]), int(saved["pos"])
     if pos not in (range(buffer.buffer_size) if n == buffer.buffer_size else [n]):
         raise InputError(f"its replay buffer has {n} of {buffer.buffer_size} rows, but position {pos}")
@@ -142,7 +142,7 @@ def _load_adam(optimiser: Optimizer, saved: Mapping[str, Tensor]) -> None:
 
 
 def _moments(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
-    """Return the running moments of VecNormalize by name; {} without VecNormalize."""
+    """Return name -> running moments of VecNormalize, or {} without VecNormalize."""
     env = model.get_vec_normalize_env()
     if env is None:
         return {}
@@ -157,7 +157,7 @@ def _tensors(rms: RunningMeanStd) -> dict[str, Tensor]:
 
 
 def _rows(buffer: ReplayBuffer, n: int) -> dict[str, Tensor]:
-    """Return the first n rows of every array of a buffer, as views."""
+    """Return name -> the first n rows of an array of the buffer, as a tensor that shares its memory."""
     arrays: dict[str, Any] = {}
     for name in ROWS:
         value: Any = getattr(buffer, name)

@@ -4,7 +4,7 @@
   summed over copies.
 - results.csv: one row per seed and iteration.
 - models/<series>/<steps>/: the last checkpoint. model.pt has policy, optimisers and counts; bonus.pt has the dynamics
-  model and its replay; replay_buffer.pt is for off-policy algorithms. Users of stable-baselines3 can load model.zip
+  model and its replay; off-policy algorithms also have replay_buffer.pt. Users of stable-baselines3 can load model.zip
   and vecnormalize.pkl.
 - models/<series>/best-<steps>/: the policy with the best evaluation.
 """
@@ -48,7 +48,7 @@ FURTHER = {
 
 
 def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int] | None:
-    """Write an event. If a checkpoint is now due, return a dict from series to timestep."""
+    """Write an event. If a checkpoint is now due, return series -> number of timesteps, else None."""
     if isinstance(event, int):
         return None
     s = experiment.settings
@@ -67,7 +67,7 @@ def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int
 
 
 def results(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Summarise results.csv for each seed: means over the last iterations, first rewarded iteration, and counts."""
+    """Return a dict for each seed: means over the last iterations, the first rewarded iteration, and counts."""
     return [_seed(seed, rows) for seed, rows in table.groupby("seed")]
 
 
@@ -97,7 +97,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
 
 
 def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) pairs: the reason if the bonus was always 0, and the share of time spent on the bonus."""
+    """Yield (name, value) pairs: why the bonus was always 0 (if it was), and the share of time spent on the bonus."""
     reason, frame = settings.unpaid, pd.DataFrame(seeds)
     # Off-policy, the rewards of a batch do not include the bonus.
     if settings.algo != "sac" and settings.vime and not frame.bonus_paid.any():
@@ -166,7 +166,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def _figure(tables: Mapping[str, pd.DataFrame], columns: Mapping[str, str], **size: Any) -> Figure:
-    """Draw columns of results.csv over environment steps. `columns` maps names to titles."""
+    """Draw columns of results.csv over environment steps. `columns` maps column names to panel titles."""
     lines = {
         title: {
             label: table.pivot(index="timesteps", columns="seed", values=name)

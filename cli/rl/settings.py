@@ -110,7 +110,7 @@ def _json(text: str) -> Any:
 
 
 def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
-    """Return the arguments of the algorithm and of its policy."""
+    """Return the arguments of the algorithm and of its policy, with defaults resolved."""
     cls = ALGORITHMS[options["algo"]]
     plain = arguments(cls)
     allowed = {name: hint for name, (hint, _) in plain.items()} | POLICY
@@ -133,7 +133,7 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
 
 
 def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
-    """Return the type and default of each algorithm argument that the command line can set."""
+    """Return name -> (type, default) for each argument of `cls` that the command line can set."""
     return {
         name: (hint, parameter.default)
         for name, parameter in inspect.signature(cls).parameters.items()
@@ -142,7 +142,7 @@ def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
 
 
 def _paper(batch: int, copies: int) -> dict[str, Any]:
-    """Return the TRPO settings of VIME (Houthooft et al. 2016), with a critic and more damping added."""
+    """Return the TRPO settings of VIME (Houthooft et al. 2016), but with a critic and more damping."""
     return {
         "n_steps": batch // copies, "batch_size": min(500, batch), "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01,
         "cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.8, "line_search_max_iter": 15,
@@ -186,7 +186,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """Return the settings of a dataclass that the command line can set, including those of a mixture's members."""
+    """Return name -> value for the fields that the command line can set; for a mixture, also its members' fields."""
     allowed = registry.settings_of(type(record))
     values = {f.name: getattr(record, f.name) for f in fields(record) if f.name in allowed}
     inner = getattr(record, "posterior", None)

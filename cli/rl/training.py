@@ -49,7 +49,7 @@ Row = dict[str, float]
 
 
 class Log(KVWriter):
-    """A log writer for stable-baselines3 that calls a function with each step and the values by tag."""
+    """A log writer for stable-baselines3 that passes each step and its values (tag -> value) to `on_log`."""
 
     def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
         self._on_log = on_log
@@ -63,7 +63,7 @@ class Log(KVWriter):
 
 
 class TimedVIME(VIMECallback):
-    """A VIME callback that measures the seconds spent on the bonus and the model updates of a batch."""
+    """A VIME callback that measures the seconds per batch spent on the bonus and on updates of the dynamics model."""
 
     seconds = 0.0
 
@@ -77,11 +77,11 @@ class TimedVIME(VIMECallback):
 
 
 class Iterations(BaseCallback):
-    """A callback that divides training into iterations of `batch` steps. The first `number` iterations are finished.
+    """A callback that divides training into iterations of `batch` steps. `number` iterations are already finished.
 
-    It logs the share of time that `timed` takes or, without `timed`, the metrics of `bonus`. `on_step` receives the
-    number of new environment steps. `before_log` may add to the log of an iteration. `after_log` receives the row of
-    the iteration for results.csv.
+    The callback logs the share of time that `timed` takes or, if `timed` is None, the metrics of `bonus`. `on_step`
+    receives the number of new environment steps. `before_log` may add to the log of an iteration. `after_log` receives
+    the row of the iteration for results.csv.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Training:
 
     @staticmethod
     def at(settings: Settings, seed: int, device: str, position: Position, folder: Path | None) -> Training:
-        """Start the training, or resume it from the checkpoint in the run folder after checking the hashes."""
+        """Start a training or, if `position` has timesteps, resume from the run folder after checking file hashes."""
         saved = None
         if folder and position.timesteps:
             saved = models_folder(folder, settings, seed) / str(position.timesteps)
@@ -221,7 +221,7 @@ class Training:
         return training
 
     def train(self, folder: Path, emit: Emit) -> None:
-        """Train to the end. Write models into the run folder. Call `emit` with each `Piece` and number of new steps."""
+        """Train to the end. Write models into the run folder. Call `emit` with pieces and numbers of new steps."""
         self.learn(
             self.position.iteration, lambda *log: self._events.append(log), on_step=emit,
             before_log=lambda: self._evaluate(folder), after_log=lambda row: self._record(folder, emit, row),
@@ -229,7 +229,7 @@ class Training:
         self.close()
 
     def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
-        """Train to the end, after `number` finished iterations. `events` are the functions that `Iterations` calls."""
+        """Resume after `number` iterations and train to the end. `events` are the callbacks of `Iterations`."""
         self.model.set_logger(Logger(None, [Log(on_log)]))
         each = Iterations(self._settings.batch, number, self.bonus, self._timed, **events)
         callbacks: list[BaseCallback] = [each, *([self._timed] if self._timed else [])]
@@ -237,7 +237,7 @@ class Training:
         self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
 
     def _evaluate(self, folder: Path) -> None:
-        """Evaluate the policy if an evaluation is due, and save it if it is the best so far."""
+        """Evaluate the policy if an evaluation is due. Save a policy that is the best so far."""
         steps, every = self.model.num_timesteps, self._settings.eval_freq
         if not every or steps // every == self.position.timesteps // every:
             return
@@ -267,7 +267,7 @@ class Training:
                 shutil.rmtree(path)
 
     def evaluate(self) -> tuple[float, float]:
-        """Return mean return (without bonus) and mean length of deterministic episodes with fixed initial states."""
+        """Return mean return (without bonus) and mean length of episodes with deterministic actions and fixed seeds."""
         env = environments(self._settings, min(EPISODES, self._settings.n_envs))
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:
@@ -279,7 +279,7 @@ class Training:
         return float(np.mean(returns)), float(np.mean(lengths))
 
     def save_policy(self, folder: Path, run: str = "") -> None:
-        """Save the state of the algorithm with the run id `run`, and again in the format of stable-baselines3."""
+        """Save the algorithm's state as model.pt with run id `run`, and again in the format of stable-baselines3."""
         files.save(folder / "model.pt", "model", FORMAT, models.state_dict(self.model), run)
         self.model.save(folder / "model.zip")
         normalise = self.model.get_vec_normalize_env()
@@ -287,7 +287,7 @@ class Training:
             normalise.save(str(folder / "vecnormalize.pkl"))
 
     def save(self, folder: Path, run: str = "") -> None:
-        """Save everything needed to resume, with the run id `run`."""
+        """Save all files needed to resume into `folder`, with the run id `run`."""
         self.save_policy(folder, run)
         if self.bonus is not None:
             files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict(), run)

@@ -68,7 +68,7 @@ def _policy(folder: Path, settings: Settings, seed: int) -> Path:
 
 
 def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Image], float]:
-    """Run an episode with the deterministic policy. Return its frames and its return."""
+    """Run an episode with the deterministic policy. Return the frames and the return of the episode."""
     scale = model.get_vec_normalize_env()
     observation, _ = env.reset(seed=seed)
     frames, total, ended = [_picture(env)], 0.0, False
@@ -84,7 +84,7 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
 
 
 def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
-    """Construct the algorithm for one environment, with minimal buffers and a policy of the trained policy's shape."""
+    """Construct the algorithm for one environment, with minimal buffers and the trained policy's network shapes."""
     s = settings
     smaller = {"buffer_size": 1} if s.algo == "sac" else {"n_steps": s.batch}
     one: VecEnv = DummyVecEnv([lambda: env])

@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 
 class Model(NamedTuple):
-    """A learner whose pool is the table, with the transform of its targets."""
+    """A learner on the rows of the table, with the transform of the targets."""
 
     learner: ActiveLearner
     transform: Transform
@@ -56,7 +56,7 @@ class Model(NamedTuple):
         return replace(self.learner.model, posterior=self.posterior)
 
     def predict(self, x: np.ndarray) -> pd.DataFrame:
-        """Return predictions at inputs [P, D], in original units; see `loaded.predictions`."""
+        """Return predictions at the inputs x [P, D], in original units; see `loaded.predictions`."""
         return loaded.predictions(self.learner.model, self.names, self.transform, x)
 
 
@@ -105,7 +105,7 @@ def _has_enough(rows: Rows, settings: Settings) -> bool:
 
 
 def _classes(rows: Rows) -> tuple[str, ...]:
-    """Return the measured classes in numerical order, or in alphabetical order if one is not a number."""
+    """Return the measured classes in numerical order, or in alphabetical order if any class is not a number."""
     names = sorted({str(values[0]) for values in rows.values})
     numbers = {name: None if absent(name) else number(name) for name in names}
     if None not in numbers.values():
@@ -180,7 +180,7 @@ def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> T
 
 
 def _epochs(labels: int, settings: Any) -> int:
-    """Return the posterior's number of epochs, or fewer to make at most `UPDATES` updates."""
+    """Return the posterior's number of epochs, reduced if a fit would exceed `UPDATES` updates."""
     steps = len(batches(labels, settings["batch_size"], settings["min_batches"]))
     return max(1, min(int(settings["epochs"]), UPDATES // steps))
 
@@ -213,7 +213,7 @@ def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, devic
 
 
 def _columns(learnt: Model, *parts: str) -> list[str]:
-    """Return the prediction columns of `parts`, e.g. "mean", for all targets, or [] for classification."""
+    """Return the names of the prediction columns of `parts`, e.g. "mean", for all targets; [] for classification."""
     targets = () if learnt.names.classes else learnt.names.targets
     return [learnt.names.of(part, target) for target in targets for part in parts]
 
@@ -244,7 +244,7 @@ def _sample(rows: Rows) -> list[int]:
 
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
-    """Choose rows far from measured rows and from each other. Used while there are too few labels for a model."""
+    """Choose rows by farthest-first traversal from `rows.taken`. Used while there are too few labels for a model."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
     far = "spread over the table: {:.2g} standard deviations from the nearest measured or suggested row"
     scores = [distance if np.isfinite(distance) else None for distance in distances]

@@ -47,7 +47,7 @@ def read(path: Path, table: Table, settings: Settings) -> Cells | None:
 
 
 def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
-    """Raise InputError if rewriting next.csv would lose rows, cells or measurements. `before` has the old targets."""
+    """Raise InputError if a new next.csv would lose rows, cells or measurements. `before` has the previous targets."""
     file = read(path, table, settings)
     if file is None:
         return
@@ -71,7 +71,7 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
         )
 
     def is_added(cell: str, row: Row, column: str) -> bool:
-        """Return whether the user added the cell: it is in neither the table nor a renamed or removed column."""
+        """Return whether the user added the cell: the table has no value here, and no earlier table had this value."""
         if row.id not in lines or not cell or same(cell, row.former.get(column, "")):
             return False
         return column not in table.cells.columns or not canonical(table.cells.columns[column][lines[row.id]])
@@ -88,7 +88,7 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
 
 
 def _identify(text: str, campaign: Campaign) -> str:
-    """Return the id of the row that `text` names, even if a spreadsheet changed 007 to 7, or "" if there is none."""
+    """Return the id of the row that `text` names, or "". Also find 007 if a spreadsheet changed it to 7."""
     if row := campaign.memory.find(text):
         return row.id
     every = (*campaign.ids, *campaign.memory.rows)
@@ -96,13 +96,13 @@ def _identify(text: str, campaign: Campaign) -> str:
 
 
 def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> list[str]:
-    """Write all pending rows to next.csv, the latest batch first, and return notes."""
+    """Write all pending rows to next.csv, the latest batch first. Return notes."""
     pending = sorted(campaign.pending, key=lambda row: (-(row.pending or 0), row.suggestion.get("rank", 0)))
     lines = {name: i for i, name in enumerate(campaign.ids)}
     decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
 
     def cell(row: Row, name: str) -> str:
-        """Return the measurement if the column is a target, else the table's cell (of removed rows, the last one)."""
+        """Return a target's measurement, or another column's cell (for a removed row, the last cell in the log)."""
         if name in table.roles.targets:
             value = row.mean.get(name) or ""
             return value if isinstance(value, str) else repr(value).replace(".", decimal)
@@ -181,7 +181,7 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str = "") -> None:
-    """Print a table of rows, named by id and, unless `unit` is empty, by line. Without `score`, omit the scores."""
+    """Print a table of rows. With `unit`, name rows by line and id, else by id. Without `score`, omit the scores."""
     if not rows:
         return
     names = {n: n for row in rows for n in row if n not in ("id", "line", "batch", "new", "rank", "score", "reason")}

@@ -85,7 +85,7 @@ def run(options: Mapping[str, Any]) -> None:
 
 
 def _learnt(beside: Path, old: State | None) -> Learnt | None:
-    """Return the feature columns of the previous run. If an older version wrote config.json, read the log instead."""
+    """Return the previous run's feature columns, if any. If config.json lacks the columns, read the log instead."""
     if old is None or old.learnt is not None:
         return old and old.learnt
     with Campaign(beside, dry=True) as campaign:
@@ -195,7 +195,7 @@ def _write(folder: Path, now: State, old: State | None) -> None:
 
 
 def _write_model(folder: Path, table: Table, settings: Settings, model: Model) -> None:
-    """Write the fitted model with its schema, for `explore predict`."""
+    """Write the fitted model with the schema of the table, for `explore predict`."""
     content = Saved(model.names, ({},), {settings.posterior: model.fitted}, table.schema, model.transform)
     try:
         saved.write(folder, content)

@@ -1,4 +1,4 @@
-"""Settings of `explore suggest`, which persist until changed, and its stopping conditions."""
+"""Settings of `explore suggest`, which persist until changed, and the conditions of --stop-when."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
 
 
 def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings:
-    """Return the settings for command-line options. Without an option, a setting keeps its old value or its default.
+    """Return the settings for command-line options. Missing options keep the value in `old`, if any, or the default.
 
     Raises:
         InputError: if a setting is invalid, or --target is missing.
@@ -94,7 +94,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
 
 
 def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str) -> dict[str, Any]:
-    """Return posterior and acquisition with their settings. If one is unchanged, its old settings are the defaults."""
+    """Return posterior, acquisition and their settings. For an unchanged plug-in, the defaults are as in `old`."""
     by_part = problem.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
         raise InputError("-p epochs=... is not supported. Use --epochs.")
@@ -120,7 +120,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
 
 
 def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str) -> dict[str, Any]:
-    """Return the acquisition of the options, else of `old` if the goal is unchanged, else the default for the goal."""
+    """Return the acquisition of the options. The default is as in `old` or, if the goal changed, that of the goal."""
     before = old.acquisition if old and old.goal == goal else RULES[goal == "learn"]
     rule = registry.configured("acquisitions", options["acquisition"] or before, texts)
     settings: Values = registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}

@@ -137,7 +137,7 @@ def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings
 
 
 def _costs(cells: Cells, name: str) -> np.ndarray:
-    """Return the cost of each row. Raise InputError if one is not a positive number."""
+    """Return the cost of each row. Raise InputError if any cost is not a positive number."""
     values = targets.quantities(cells, [name], gaps=True)[:, 0]
     if (bad := ~(values > 0)).any():
         row = int(bad.argmax())
@@ -149,7 +149,7 @@ def _costs(cells: Cells, name: str) -> np.ndarray:
 
 
 def opened(path: Path, settings: Settings, strict: bool = True) -> Cells:
-    """Return the cells of a file as `cells_of` does. Raise InputError if it cannot be read."""
+    """Return the cells of a file as `cells_of` does. Raise InputError if the file cannot be read."""
     try:
         return cells_of(path, settings.decimal, settings.sheet, strict)
     except (OSError, ImportError) as error:
@@ -157,7 +157,7 @@ def opened(path: Path, settings: Settings, strict: bool = True) -> Cells:
 
 
 def labels(path: Path, table: Table, settings: Settings) -> Cells:
-    """Return the cells of a file of measurements, normalised like those of the table (see `comparable`)."""
+    """Return the cells of a file of measurements, normalised like the table's cells (see `comparable`)."""
     cells = opened(path, settings, strict=False)
     return comparable(cells, table.schema, () if table.roles.classes else table.roles.targets)
 
@@ -186,7 +186,7 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of the table as model inputs, followed by known rows that are no longer in the table."""
+    """The table's N rows as model inputs, then G measured or pending rows that are no longer in the table."""
 
     x: np.ndarray  # float64 [N + G, D]
     measured: list[int]  # rows with a measurement

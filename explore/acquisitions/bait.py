@@ -5,8 +5,8 @@ Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3. For a po
     min_B tr((P + sum_B I_x)^-1 sum_U I_x),   I_x the Fisher information of a label at x.
 
 The paper uses the last-layer weights. Here, the parameters are the coordinates z of S sampled nets: f = mean + F^T z
-with z ~ N(0, I_S), so that P = I. I_x = V V^T and V = F G; G G^T is the Fisher information of a label about the output,
-at the mean output. Points are chosen by forward greedy selection. The paper selects 2k points, then removes k of them.
+with z ~ N(0, I_S), so that P = I. Then I_x = V V^T with V = F G, where G G^T is the Fisher information of a label about
+the output, at the mean. Points are chosen by forward greedy selection. The paper selects 2k points, then removes k.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from explore.execution import parallel
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
 class BAIT(Checked):
-    """A rule for the k points that reduce the trace most; scores are reductions, averaged over the pool or targets."""
+    """A rule for the k points that reduce the mean weighted predictive variance most; scores are these reductions."""
 
     alike: float = 0.01  # near-duplicates: their predictions' difference has less than this share of the variance
 
@@ -54,7 +54,7 @@ def _pool(view: View) -> Float[Tensor, "R S S"]:
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:
-    """Return tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V), the drop in tr(P^-1 M); M: `pool`, P = L L^T, `root`: L^-1."""
+    """Return the drop in tr(P^-1 M), tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V); M: `pool`, P^-1: `root`^T `root`."""
     if root is not None:
         v, pool = torch.einsum("rzs,rsbk->rzbk", root, v), root @ pool @ root.mT
     gram = torch.einsum("rsbk,rsbl->rbkl", v, v)

@@ -188,7 +188,7 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
 
 
 def name_of(rule: Acquisition) -> str:
-    """Return the name of a rule ("module:name" if from a different package) with its non-default settings."""
+    """Return a rule's name with its non-default settings. The name is "module:name" if the rule is not built in."""
     definition = rule if hasattr(rule, "__qualname__") else type(rule)
     home, _, file = definition.__module__.rpartition(".")
     name = hyphened(file) if home == __package__ else f"{definition.__module__}:{definition.__qualname__}"
@@ -229,7 +229,7 @@ def greedy(
     """Choose k points one after another, each the best given the points chosen before.
 
     `scores` maps a state to scores of all candidates. `update` maps a state and the points chosen next, [R, 1], to the
-    new state. `behind` maps a state to the `behind` of `best`; `cost` is as in `best`.
+    new state. `behind` maps a state to the argument `behind` of `best`. `cost` is passed to `best`.
     """
     state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):

@@ -3,9 +3,9 @@
 Algorithm 1: greedy maximisation of I(y_1..y_k; w) = sum_i I(y_i; w | y_1..y_i-1). The i-th term is the score of the
 i-th point. All terms are also conditioned on the labels of pending points.
 
-For numbers, f Gaussian over the weights, noise precision tau: I(y; w | others) = 1/2 log det(I + tau Cov(f | others)).
-For classes, net s predicts the probabilities p_s [C]. The m-th set of labels of the other points has the probability
-pi_m, and gives net s the weight w_ms:
+For numbers, I(y; w | others) = 1/2 log det(I + tau Cov(f | others)), with noise precision tau and f Gaussian over the
+weights. For classes, net s predicts the probabilities p_s [C]. The m-th set of labels of the other points has the
+probability pi_m, and gives net s the weight w_ms. With the entropy H,
 
     I(y; w | others) = sum_m pi_m (H[sum_s w_ms p_s] - sum_s w_ms H[p_s]).
 

@@ -10,8 +10,8 @@ are enumerated. Otherwise, sets are drawn by systematic resampling (Kitagawa 199
 information of the joint distribution p(y, y*) = sum_s w_s p_s(y) p_s(y*).
 
 With S samples, even independent points have E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1). `adjusted` subtracts this bias,
-like Ezekiel's adjusted R^2 (1930). For classes, W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to
-second order, and S is the effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
+like Ezekiel's adjusted R^2 (1930). For classes, W = (p_s - p) / sqrt(p) with the mean p of p_s, so that |M|^2 is twice
+the information to second order, and S is the effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def greedy_given(
 
     `start` is the knowledge about the nets without these points' labels. `scores` maps knowledge to scores of all
     candidates. `update` maps knowledge and the outputs at further points to the knowledge after their labels. With
-    `apart`, near-duplicates of pending or chosen points rank last; `alike` finds them, with `apart` as the share.
+    `apart`, near-duplicates of pending or chosen points rank last; `alike` finds them, with `share` = `apart`.
     """
     none = torch.zeros_like(view.mask)
 
@@ -73,13 +73,13 @@ def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
 
 
 def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
-    """Return V = F G, with F = `centred(out)` and G G^T the Fisher information of a label about the mean output."""
+    """Return V = F G, with F = `centred(out)` and G G^T a label's Fisher information about the output, at its mean."""
     root = likelihood.fisher_root(noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
     return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
 
 
 def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor, "R b"]:
-    """Return 1/2 log det(I + V^T P^-1 V) for each point, in nats; P = L L^T is a precision, `root` L^-1 (None: I)."""
+    """Return 1/2 log det(I + V^T P^-1 V) for each point, in nats; V is `v`, and P^-1 is `root`^T `root` (None: I)."""
     if root is not None:
         v = torch.einsum("rzs,rsbk->rzbk", root, v)
     covariance = torch.einsum("rsbk,rsbl->rbkl", v, v)
@@ -208,7 +208,7 @@ class Numbers:
 def _of_one_output(
     one: Float[Tensor, "R b 1 S"], other: Float[Tensor, "R T 1 S"], adjusted: bool
 ) -> Float[Tensor, "R b T"]:
-    """Return -1/2 log(1 - rho^2) for each pair of points, given the W of points with one output; rho is M."""
+    """Return -1/2 log(1 - rho^2) for each pair of points with one output, given their W; rho is the number M."""
     one, other = one.squeeze(2), other.squeeze(2)
     squares = (one @ other.mT).square_()
     if adjusted:
@@ -219,7 +219,7 @@ def _of_one_output(
 def _of_outputs(
     one: Float[Tensor, "R b O S"], other: Float[Tensor, "R T O S"], adjusted: bool
 ) -> Float[Tensor, "R b T"]:
-    """Return -1/2 log det(1 - M M^T) for each pair of points; `adjusted` scales M M^T by one factor for each pair."""
+    """Return -1/2 log det(1 - M M^T) for each pair of points, given their W; `adjusted` scales M M^T by a factor."""
     m = torch.einsum("rbos,rtps->rbtop", one, other)
     gram = m @ m.mT
     if adjusted:
@@ -238,7 +238,10 @@ def _beyond_chance(
     samples: int | Tensor,
     directions: int,
 ) -> Float[Tensor, "R b T"]:
-    """Subtract from `squares`, |M|^2, its mean for independent points in place; rescale to preserve full dependence."""
+    """Subtract the mean for independent points from `squares` (|M|^2) in place, and rescale the result.
+
+    The rescaling keeps the value for full dependence. `one` and `other` are tr(W W^T) of the points.
+    """
     freedom = torch.as_tensor(samples - 1 - directions).to(squares).clamp_min(1)
     squares.mul_((samples - 1) / freedom)
     return squares.addcmul_(one.unsqueeze(2) / freedom, other.unsqueeze(1), value=-1).clamp_(min=0)
@@ -303,7 +306,7 @@ class Weighted(NamedTuple):
 
 
 def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool) -> Float[Tensor, "R b T"]:
-    """Sum p(y, y*) log(p(y, y*) / p(y) p(y*)) over classes, for each pair of points; stable for near-independence."""
+    """Sum p(y, y*) log(p(y, y*) / p(y) p(y*)) over classes, for each pair of points; accurate near independence."""
     weighted = (one.deviations * weights[:, :, None, None]).flatten(2)
     shape = len(weights), *one.mean.shape[1:], *other.mean.shape[1:]  # [R, C, b, C, T]
     both = (weighted.mT @ other.deviations.flatten(2)).view(shape)

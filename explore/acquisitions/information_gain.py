@@ -1,6 +1,6 @@
 """Mutual information between the label and the weights (MacKay 1992; BALD, Houlsby et al. 2011).
 
-I(y; w) = H[E_q p(y | w)] - E_q H[p(y | w)]. Batches are chosen as by `batch-bald` with its default settings.
+I(y; w) = H[E_q p(y | w)] - E_q H[p(y | w)]. Batches are chosen by `batch-bald` with its default settings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Largest predictive variance of the output (Zhang et al. 2017, Section 5.2).
 
-With equal Gaussian noise at all points, single points rank as by `information-gain`, but a batch may contain
-near-duplicates. For classes, the score is the variance of the class probabilities, not of the logits.
+With equal Gaussian noise at all points, this ranks single points in the same order as `information-gain`, but a batch
+may contain near-duplicates. For classes, the score is the variance of the class probabilities, not of the logits.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ f = mean + F^T z with z ~ N(0, I_S) has the mean and covariance of the sampled n
 predictions over sqrt(S - 1)). The values at pending and chosen points are drawn M times: Gram-Schmidt turns the points
 into orthonormal directions of z, and M standard normal numbers are drawn along each direction. Given the draws, f at a
 candidate is still normal, and its contribution to the maximum has a closed form: exact for the first point, averaged
-over draws for later points. Points are chosen greedily, as such maxima are submodular (Wilson, Hutter and Deisenroth
+over draws for later points. Points are chosen greedily, since such maxima are submodular (Wilson, Hutter and Deisenroth
 2018, Section 4).
 """
 
@@ -92,7 +92,7 @@ def in_turn(
 
 
 def highest_mean(view: View, direction: str) -> Float[Tensor, " R"]:
-    """Return the best posterior mean at a labelled point (to minimise: negated), less noisy than the best label."""
+    """Return the best posterior mean at labelled points (negated to minimise). It is less noisy than the best label."""
     return (SIGNS[direction] * view.likelihood.mean(view.outputs_at(view.labelled.x)).mean((1, 3))).amax(1)
 
 

@@ -25,7 +25,7 @@ class Answers(Sheet):
     """A labels file, matched to the rows of a table; lines without a measurement are skipped."""
 
     def __init__(self, file: Cells, reading: Reading):
-        """Parse a labels file; raise InputError for missing target or identifying columns and invalid target cells."""
+        """Parse a labels file. Raise InputError for invalid target cells, or without target or identifying columns."""
         schema = reading.table.schema
         columns = ["_id", *([schema.id_column] if schema.id_column else [])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows
@@ -110,7 +110,7 @@ class Answers(Sheet):
         return certain[0] if certain else text
 
     def _match_features(self, unnamed: Mapping[str, list[int]], rows: dict[str, list[int]]) -> None:
-        """Match lines without an id (`unnamed`, by fingerprint) to rows with the same features; add them to `rows`."""
+        """Match lines without an id (`unnamed`, by fingerprint) to rows with equal features; add lines to `rows`."""
         names: dict[str, list[str]] = defaultdict(list)
         table = self._reading.table
         for i, name in enumerate(self._reading.ids):

@@ -53,7 +53,7 @@ class Campaign:
 
         Args:
             table: the current table; its cells are strings, or objects from Excel and Parquet.
-            schema: the roles of its columns.
+            schema: the roles of the table's columns.
             labels: a labels file, which takes precedence over the measurements in the table.
 
         Raises:
@@ -169,7 +169,7 @@ class Campaign:
         return listed([self._reading.name(name) if self._reading else short(name) for name in names], SHOWN)
 
     def _operate(self, kind: str, ids: Sequence[str], sentence: str) -> None:
-        """Log an event `kind` for each row and add a note; raise InputError if a row does not allow the operation."""
+        """Log an event `kind` per row and add a note; raise InputError if the operation does not apply to a row."""
         events = []
         for name in ids:
             row = self.memory.find(name) or Row(name)
@@ -188,7 +188,7 @@ class Campaign:
         return "was not measured; there is nothing to retract" if kind == "retract" and not row.values else ""
 
     def _tell(self, events: Sequence[dict[str, Any]]) -> None:
-        """Log events; add the features of rows that are new in the log."""
+        """Log events; if a row is new in the log, add the row's features to its event."""
         for event in events:
             if event["id"] not in self.memory.rows and self._reading is not None:
                 event["cells"] = self._reading.cells(event["id"])

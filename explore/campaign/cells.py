@@ -116,7 +116,7 @@ def same_value(a: Value, b: Value) -> bool:
 
 
 def saved_short(cell: str) -> bool:
-    """Return whether a canonical cell has enough digits that a spreadsheet may round it, or already did."""
+    """Return whether a canonical cell has so many digits that a spreadsheet may round it, or may have rounded it."""
     return _digits(cell) >= DIGITS
 
 

@@ -185,7 +185,7 @@ class Log:
         return events[:complete], sums[: complete + 1], sum(sizes[: complete + 1])
 
     def _check(self, sums: list[str]) -> None:
-        """Raise InputError if the log (`sums`) is missing, cut short or from another campaign than campaign.json."""
+        """Raise InputError if the log (checksums `sums`) is missing, cut short, or not the log of campaign.json."""
         folder, head, entries = self._folder, self._saved, len(sums) - 1
         if head is None:
             if not entries and (folder / SETTINGS).exists():
@@ -229,7 +229,7 @@ def _line(event: Mapping[str, Any], before: str) -> tuple[bytes, str]:
 
 
 def _event(line: bytes, before: str) -> Event | None:
-    """Parse the event in a line; None if the line does not match its checksum."""
+    """Parse the event in a line; return None if the line does not match its checksum."""
     try:
         event = json.loads(line)
         total = event.pop("sum")

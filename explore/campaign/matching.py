@@ -79,7 +79,7 @@ def match_moved(
     Args:
         lost: rows whose id is not in the table.
         table: the table.
-        fresh: the table's keys that no known row has, each with the index of a line with this key.
+        fresh: keys of the table that belong to no known row, each mapped to the index of the first line with this key.
         by_id: whether ids are identifiers from the same column as before.
     """
     keys: dict[str, str] = {}
@@ -98,7 +98,7 @@ def match_moved(
 
 
 def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tuple[dict[str, str], float, bool]]:
-    """Yield possible renamings: (new name by old name, minimum share of matched rows, if equal features suffice)."""
+    """Yield renamings to try: (new name by old, minimum share of rows to match, whether equal features suffice)."""
     common = {name: name for name in columns if name in features}
     removed, added = [n for n in columns if n not in features], [n for n in features if n not in columns]
     if len(removed) == len(added) == 1:
@@ -110,7 +110,10 @@ def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tupl
 def _search(
     rows: Sequence[Row], table: Table, fresh: Mapping[str, int], names: Mapping[str, str], certain: bool, by_id: bool
 ) -> tuple[dict[str, str], list[Row]]:
-    """Match rows to lines by the columns `names`, first with all digits, then rounded. Return as in `match_moved`."""
+    """Match rows to lines by their cells in the columns `names` (new by old), first exactly, then rounded.
+
+    Returns the same as `match_moved`.
+    """
     matched: dict[str, str] = {}
     unclear: list[Row] = []
     cells_of = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}

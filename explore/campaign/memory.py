@@ -83,7 +83,7 @@ class Row:
         return bool(self.values or self.pending is not None or self.skipped)
 
     def agrees(self, cells: Mapping[str, Value]) -> bool:
-        """Return whether each value in `cells` equals a measurement of its target, or the mean of its measurements."""
+        """Return whether each value in `cells` equals one of the row's measurements of this target, or their mean."""
         return has_all({t: [*values, mean(values)] for t, values in self.values.items()}, cells)
 
 
@@ -198,7 +198,7 @@ class Memory:
 
 
 def short(name: str) -> str:
-    """Shorten a fingerprint to 12 characters plus any suffix -2, -3, ... for messages; return other ids unchanged."""
+    """For messages, shorten a fingerprint to 12 characters but keep a suffix such as -2; leave other ids unchanged."""
     return name if len(name) < FINGERPRINT else name[:12] + name[FINGERPRINT:]
 
 

@@ -1,8 +1,8 @@
 """Comparison of a table with a campaign's memory: events that update the memory, and notes for the user.
 
 A new value in an empty target cell is a label. A value that differs from the last reading is a correction. Unchanged
-cells are ignored. A label that was withdrawn, or corrected by a labels file, therefore stays so, although the table
-has the old value; a note says so at every reading. An emptied cell changes nothing.
+cells are ignored. Therefore, a label that was withdrawn, or corrected by a labels file, is not restored by the old
+value in the table; a note reports the old value at every reading. An emptied cell changes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reading:
         ids: the id of every row of the table.
         events: the new events, to be appended to the log.
         notes: sentences on single rows and columns; the method `sentences` returns all notes.
-        lines: names of rows that one sentence lists, by the start of the sentence.
+        lines: names of the rows to list in a sentence, by the start of the sentence.
     """
 
     def __init__(self, events: Sequence[Event], table: Table):
@@ -73,7 +73,7 @@ class Reading:
         return self.table.cells(self._at[name]) if name in self._at else None
 
     def name(self, name: str) -> str:
-        """Return the description of a row, given by its id, for messages."""
+        """Describe the row with the id `name`, for messages."""
         if name in self._at:
             return self.table.name(self._at[name])
         return self._outside.get(name) or short(name)
@@ -91,7 +91,7 @@ class Reading:
     def tell_measurements(
         self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]
     ) -> None:
-        """Add events on a row: a label for targets whose `values` extend the known measurements, else a correction.
+        """Add events on a row: a label for targets whose `values` extend known measurements, a correction for others.
 
         `values` has all measurements by target. `source` is the name of a labels file, "table" (then the keyword
         `table` has the row's target cells), or "failed" for classes that are now declared as failures.
@@ -146,7 +146,7 @@ class Reading:
         return old.id_column != new.id_column
 
     def _move_rows(self, groups: Mapping[str, list[int]], has_other_ids: bool) -> None:
-        """Match known rows that left the table to new lines, and update their ids; `groups` has the lines by key."""
+        """Match known rows that left the table to new lines, and update these rows' ids. `groups` has lines by key."""
         has_other_columns = any(event["event"] == "schema" for event in self.events)
         schema, rows = self.table.schema, self.memory.rows
         old_keys = {key(name, schema) for name in rows}
@@ -218,7 +218,7 @@ class Reading:
             )
 
     def _retire_rows(self) -> None:
-        """Add events for known rows that left the table; without identifiers, note a new row that may replace one."""
+        """Add events for known rows that left the table. Without identifiers, note new rows that may replace them."""
         new = [e for e in self.events if e["event"] == "label" and "cells" in e]
         for row in [r for r in self.memory.rows.values() if r.is_known and not r.gone and r.id not in self._at]:
             self.tell("retire", row.id)

@@ -1,4 +1,4 @@
-"""Execution settings of a thread, the only global state. Except for `World.parts`, they change only rounding errors."""
+"""Execution settings of a thread, the only global state. Settings other than `World.parts` affect only rounding."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ MOST = 0.5  # above this share of the curvature, the initial value outweighs the
 
 
 def curvature_note(shares: Sequence[float]) -> str:
-    """Return a warning about fits whose `initial_curvature_share`, in `shares`, is above 0.5; "" if there are none."""
+    """Return a warning if an `initial_curvature_share` in `shares`, one per fit, is above 0.5; otherwise return ""."""
     high = [share for share in shares if share > MOST]
     if not high:
         return ""
@@ -155,7 +155,7 @@ def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, A
 
 
 def fits(hint: Any, value: object) -> bool:
-    """Return whether a value has the type `hint`; true for a type that users cannot write as text, such as a class."""
+    """Return whether a value has the type `hint`. For types that users cannot write as text, return True."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return any(fits(option, value) for option in arguments)

@@ -40,7 +40,7 @@ def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> Non
 
 
 def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
-    """Return the content of a file from `save`; raise InputError if the file is damaged or not as expected."""
+    """Return the `content` of a file from `save`. Raise InputError for damage or a different kind, format or run."""
     import torch
 
     try:
@@ -117,7 +117,7 @@ def older(path: Path) -> InputError:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path. On success, the file or folder written there replaces `path`; on failure it is deleted.
 
-    The replacement is atomic. A folder can only replace an empty or missing one.
+    The replacement is atomic. A folder can replace only an empty folder or a missing path.
     """
     prefix = f".{path.name[:100]}."
     with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as folder:

@@ -24,7 +24,8 @@ NARROW = 16  # columns; a batched product with fewer leaves most of the processo
 def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
     """Return L^-1 for matrix = L L^T, and whether each factorisation succeeded; on failure, L^-1 is the identity.
 
-    If a matrix is not positive definite, increasing jitter is tried: multiples of its mean diagonal entry.
+    If a matrix is not positive definite, the factorisation is retried with increasing jitter: multiples of the mean
+    diagonal entry, added to the diagonal.
     """
     if tree.unseen(matrix):  # all at once: finding out which matrices need it would synchronise with a device
         return _raised_root(matrix)
@@ -111,7 +112,7 @@ def added(parts: Sequence[Tensor]) -> Tensor:
 
 
 def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
-    """Return x + step * direction / per (no division if None); step is a number, a scalar tensor or one per replica."""
+    """Return x + step * direction / per (None: no division). `step` is a number, a scalar tensor or a tensor [R]."""
     if isinstance(step, Tensor):
         steps = cast(Tensor, over(step, x))
         return torch.addcmul(x, direction, steps) if per is None else torch.addcdiv(x, steps * direction, per)
@@ -127,7 +128,7 @@ def averaged(
     keep: float | Tensor,
     weight: float | Tensor,
 ) -> Float[Tensor, "N I O"]:
-    """Return keep * old + weight * (x @ y); keep and weight are numbers, scalar tensors or one value per replica."""
+    """Return keep * old + weight * (x @ y). `keep` and `weight` are numbers, scalar tensors or tensors [N]."""
     if isinstance(keep, Tensor) or isinstance(weight, Tensor):
         return torch.baddbmm(over(keep, old) * old, over(weight, x) * x, y)
     return torch.baddbmm(old, x, y, beta=keep, alpha=weight)

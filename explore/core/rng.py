@@ -80,7 +80,7 @@ class Rng:
         return self.draw(torch.rand, shape)
 
     def gamma(self, concentration: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Draw from Gamma(concentration >= 1, rate 1): the first accepted of 6 proposals (Marsaglia and Tsang 2000)."""
+        """Draw from Gamma(concentration, rate 1) by rejection (Marsaglia and Tsang 2000); needs concentration >= 1."""
         if self.arms == 1 and not concentration.is_cpu:  # one launch; several arms need the same proposals
             return torch._standard_gamma(concentration, self.generator).clamp_min(1e-30)
         d = (concentration - 1 / 3).unsqueeze(-1)
@@ -97,7 +97,7 @@ class Rng:
         return self.uniform(replicas, n).argsort(-1)
 
     def tensor(self, values: Any) -> Tensor:
-        """Convert a tensor, array or nested list to a tensor on this device; floating-point values get this dtype."""
+        """Convert a tensor, array or nested list to a tensor on `device`; convert floating-point values to `dtype`."""
         # torch warns about read-only arrays, which pandas often returns.
         writable = values if isinstance(values, Tensor) else np.require(values, requirements="W")
         t = torch.as_tensor(writable, device=self.device)

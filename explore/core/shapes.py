@@ -44,16 +44,16 @@ class Batch(NamedTuple):
 
 
 class Taps:
-    """Inputs a of one layer and gradients g for its pre-activations; optional callables speed up products of a and g.
+    """Inputs `a` and pre-activation gradients `g` of one layer; optional callables speed up products of `a` and `g`.
 
     Args:
-        inputs: a, [R, S, B, T, I], with the constant 1 last; S is 1 if all samples have the same inputs. Or a function
-            that maps a slice of examples to a: convolution patches are large, so each access recomputes them.
-        grads: g = d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
+        inputs: `a`, [R, S, B, T, I], with the constant 1 last; S is 1 if all samples have the same inputs. Or a
+            function that maps a slice of examples to `a`: convolution patches are large, so each access recomputes `a`.
+        grads: `g` = d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
         weight_gradient: computes `gradients()` from (grads, True), and their sum over samples, [R, 1, I, O], from
             (grads, False).
         second_moment: computes E[a a^T], [R, I, I], for `average_inputs`.
-        example_gradients: computes the sum over positions of a g^T for each example, [R, B, I, O], if S = 1.
+        example_gradients: computes the sum over positions of `a g^T` for each example, [R, B, I, O]; requires S = 1.
         mean_inputs: computes `mean_inputs()`.
     """
 
@@ -71,7 +71,7 @@ class Taps:
 
     @property
     def inputs(self) -> Float[Tensor, "R _S B T I"]:
-        """The inputs a of all examples."""
+        """The inputs `a` of all examples."""
         return self._inputs if isinstance(self._inputs, Tensor) else self._inputs(slice(None))
 
     @property
@@ -80,13 +80,13 @@ class Taps:
         return self.part(slice(1)).inputs.shape[4], self.grads.shape[4]
 
     def gradients(self) -> Float[Tensor, "R S I O"]:
-        """Return the sum of a g^T over examples and positions, for each sample."""
+        """Return the sum of `a g^T` over examples and positions, for each sample."""
         if self._weight_gradient:
             return self._weight_gradient(self.grads, True)
         return torch.einsum("rsbti,rsbto->rsio", self.inputs, self.grads)
 
     def gradient(self) -> Float[Tensor, "R I O"]:
-        """Return the sum of a g^T over samples, examples and positions."""
+        """Return the sum of `a g^T` over samples, examples and positions."""
         if self._weight_gradient:
             return self._weight_gradient(self.grads, False).squeeze(1)
         a, g = self.inputs, self.grads
@@ -104,7 +104,7 @@ class Taps:
         return averaged(old, a.mT, a, 1 - rate, rate / count)
 
     def mean_inputs(self) -> Float[Tensor, "R _S B I"]:
-        """Return the mean of a over positions."""
+        """Return the layer inputs `a`, averaged over positions."""
         return self._mean_inputs() if self._mean_inputs else self.inputs.mean(3)
 
     def part(self, examples: slice) -> Taps:

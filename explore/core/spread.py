@@ -1,7 +1,7 @@
 """Space-filling points: farthest-first traversal (Gonzalez 1985), a 2-approximation of the k-centre problem.
 
-If no points are taken, the first is the one nearest to the mean. Each next point is the one
-farthest from its nearest taken or chosen point.
+If no points are taken, the first choice is the candidate nearest to the mean of all points. Each further choice is the
+candidate with the largest distance to its nearest taken or chosen point.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MOST = 2**24  # numbers in a chunk of differences
 def farthest_first(
     x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
 ) -> tuple[list[int], list[float]]:
-    """Choose k candidate rows far from each other and from the rows in `taken`, by standardised features.
+    """Choose k candidate rows far from each other and from the rows in `taken`, in standardised features.
 
-    Return the rows, and the distance of each to the nearest row taken or chosen before (inf without such a row): the
-    root mean square over features, in standard deviations. Ties go to the first candidate.
+    Return the chosen rows, and the distance of each to the nearest row taken or chosen before (inf if there is none).
+    Distances are root mean squares over features, in standard deviations. Ties go to the first candidate.
     """
     z = standardised(x)
     free = np.asarray(candidates, np.int64)
@@ -46,7 +46,7 @@ def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
 
 
 def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
-    """Return the distance of each row in `rows` to the nearest row in `centres`, defined as in `farthest_first`."""
+    """Return the distance of each row in `rows` to the nearest row in `centres`, measured as in `farthest_first`."""
     return np.sqrt(_squares_to_nearest(z, np.asarray(rows, np.int64), centres))
 
 

@@ -51,7 +51,7 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
-    """Return a dict path -> tensor for `torch.save`. Clones all tensors, as saving a view saves its whole storage."""
+    """Return a dict path -> tensor for `torch.save`. Clone all tensors, as a view is saved with its whole storage."""
     return {path: leaf.detach().clone() for path, leaf in leaves(tree)}
 
 
@@ -95,7 +95,7 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
 
 
 def bundled(tensors: Sequence[Tensor]) -> bool:
-    """Return whether concatenating makes an operation faster: if there are several small tensors on a GPU."""
+    """Return true for three or more small tensors on a GPU, for which one operation on the concatenation is faster."""
     return not tensors[0].is_cpu and len(tensors) > 2 and sum(t.numel() for t in tensors) <= SMALL
 
 
@@ -115,7 +115,7 @@ def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
 
 
 def known_all_true(flags: Tensor) -> bool:
-    """Return whether all flags are true; False if the host must not read the flags, True if a recording assumes so."""
+    """Return whether all flags are known to be true. A recording may assume it; otherwise `unseen` flags give False."""
     assumed = execution().assumed
     if assumed is not None:
         assumed.append(flags.all())
@@ -124,5 +124,5 @@ def known_all_true(flags: Tensor) -> bool:
 
 
 def unseen(t: Tensor) -> bool:
-    """Return whether the host must not read a tensor: it is on a device, or `host_reads` is off."""
+    """Return whether the host must not read a tensor: it is on an accelerator, or `host_reads` is off."""
     return not execution().host_reads or t.device.type != "cpu"

@@ -37,7 +37,7 @@ def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 
 def check_units(names: Sequence[str], values: np.ndarray) -> None:
-    """Raise InputError if the variance of a column of values [N, columns] (NaN: missing) overflows or underflows."""
+    """Raise InputError if the variance of a column of `values` [N, columns] (NaN: missing) overflows or underflows."""
     for name, column in zip(names, values.T, strict=True):
         present = column[~np.isnan(column)]
         if not len(present) or (low := present.min()) == (high := present.max()):
@@ -53,7 +53,7 @@ def uci_splits(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the k standard splits of the UCI regression sets, as (train, test) indices.
 
-    With `validation` > 0, the last `validation` share of each training part replaces the test part.
+    With `validation` > 0, the last `validation` share of each training part is split off and replaces the test part.
     """
     size = round(fraction * n)
     if k < 1 or not 0 < size < n:
@@ -71,7 +71,7 @@ def uci_splits(
 
 
 class PoolSplit(NamedTuple):
-    """Splits for T active-learning trials, as indices into the data set."""
+    """Splits for T active-learning trials with P pool examples each, as indices into the data set."""
 
     labelled: Int64[np.ndarray, "T initial"]
     test: Int64[np.ndarray, "T test"]

@@ -58,7 +58,7 @@ class Quantity:
         return (values, f"{self.name} = {MISSING}") if self.gaps else (values,)
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """Return the features [N, columns], and notes on imputed and unseen values. Invalid cells raise InputError."""
+        """Return features [N, 1 or 2] and notes on imputed and unseen values. Raise InputError for invalid cells."""
         column = cells.columns[self.name]
         values, odd = self._read(column, cells.decimal)
         if len(odd):
@@ -121,7 +121,7 @@ class Category:
 
     @property
     def by_number(self) -> dict[Any, str]:
-        """Levels by numeric value, where it is unique: a spreadsheet may have turned 007 into 7, or 1E2 into 100."""
+        """Levels by their numeric value, where unique; a spreadsheet may have turned 007 into 7, or 1E2 into 100."""
         numbers = {name: texts.exact(name) for name in (*self.levels, *self.rare)}
         counts = Counter(numbers.values())
         return {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
@@ -168,7 +168,7 @@ def level(cell: str, decimal: str = ".") -> str:
 def _note(
     column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, words: tuple[str, str, str]
 ) -> list[str]:
-    """Return a note on the cells that mask `rows`, bool [N], selects; `words`: verb, noun, end of the sentence."""
+    """Return a list with a note on the cells in the mask `rows` [N]; `words`: verb, noun, end of the sentence."""
     verb, noun, effect = words
     places, texts = np.flatnonzero(rows).tolist(), cells.columns[column.name]
     if not places:
@@ -200,7 +200,7 @@ class Schema:
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, cells: Cells) -> Matrix:
-        """Compute the features of a table. Its columns may be in any order, but must have the types in the schema."""
+        """Compute the features of a table. Its columns may be in any order, but must have the schema's types."""
         used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")

@@ -60,7 +60,7 @@ def read(path: Path, limit: int = LIMIT) -> bytes:
 
 
 def member(content: bytes, most: int, path: object, wanted: str | None = None) -> bytes:
-    """Unpack the file named `wanted` from any folder of the zip archive `content`; None: the archive's only file."""
+    """Unpack the file `wanted` from any folder of the zip archive `content`. If None, unpack its only file."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist() if not entry.is_dir()}
         # macOS adds an attribute file for every file.

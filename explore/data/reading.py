@@ -73,7 +73,7 @@ def called(name: str) -> str:
 
 
 def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return normalised column names, which must be distinct, and a note on unnamed columns, named by position."""
+    """Return normalised column names and notes; name unnamed columns by position. Names must be distinct."""
     stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank. It must name the columns")
@@ -85,7 +85,10 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
 
 
 def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
-    """Build `Cells` from (line, cells) rows, header first; raise InputError if the result far exceeds `size` bytes."""
+    """Build `Cells` from rows (line, cells), header first.
+
+    Raise InputError if the cells would need far more memory than the file's `size` in bytes.
+    """
     header, notes = named(path, next(rows, (1, [""]))[1])
     lines, filled = [], []
     for line, cells in rows:
@@ -107,7 +110,8 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     """Parse the bytes of a text file with a header; notes describe everything that `load_csv` does not accept.
 
-    The text is UTF-8 or Windows-1252, separated by commas, semicolons, tabs or bars; `decimal` is the decimal mark.
+    The text must be UTF-8 or Windows-1252, with cells separated by commas, semicolons, tabs or bars. `decimal` is the
+    decimal mark.
     """
     notes = []
     if (zero := content.find(b"\0")) >= 0:
@@ -140,7 +144,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
 
 
 def _widths(text: str, mark: str) -> tuple[bool, int]:
-    """Return whether delimiter `mark` splits the first 50 rows into equally many cells (over 1), and their number."""
+    """Return whether delimiter `mark` splits the first 50 rows into equally many cells (over 1), and how many."""
     try:
         reader = csv.reader(io.StringIO(text[: 2**24], newline=""), delimiter=mark, strict=True)
         rows = [len(row) for row in islice(reader, 50) if any(map(str.strip, row))]
@@ -206,7 +210,7 @@ def _text(value: Any, where: str = "a cell") -> str:
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
-    """Return the cells of an Excel or Parquet file, else None. Unless `strict`, an unknown `sheet` means the first."""
+    """Read an Excel or Parquet file; return None for others. Unless `strict`, an unknown `sheet` means the first."""
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(f"{path} has an old Excel format, or is encrypted. Save it as .xlsx, or as CSV in UTF-8")
     parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
@@ -275,7 +279,7 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
 
 
 def _sheet_rows(path: Path, *sheets: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield (row number, cells) of a sheet, given as values and as formulas; each formula needs a stored value."""
+    """Yield (row number, cells) of a sheet, given as values and as formulas. Each formula must have a stored value."""
     for sheet in sheets:
         sheet.reset_dimensions()  # some programs write wrong dimensions
     both = zip(*(sheet.iter_rows(values_only=True) for sheet in sheets), strict=True)

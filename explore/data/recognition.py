@@ -46,7 +46,7 @@ def infer(
         names: the columns that may become features.
         categorical: columns whose numbers or dates are categories; they are never left out.
         feature: columns to keep as features, even if they look like row numbers, timestamps or codes.
-        decided: columns that are features of an earlier schema; they stay features even if they look like row numbers.
+        decided: features of an earlier schema; they stay features even if they look like row numbers or timestamps.
     """
     columns: list[Column] = []
     notes: list[str] = []
@@ -143,7 +143,7 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
 
 
 def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]:
-    """Return a `Category` and remarks. Unless `requested`, leave out free text and columns with hardly any repeats."""
+    """Return a `Category` and remarks. Unless `requested`, return a `LeftOut` for free text or mostly unique cells."""
     counts: Counter[str] = Counter()
     levels: dict[str, str] = {}
     for cell, count in Counter(cells.columns[name]).items():
@@ -198,8 +198,8 @@ def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any)
 def counts(values: np.ndarray) -> bool:
     """Return whether numbers [N] (NaN: missing) look like row numbers, from any start.
 
-    Consecutive numbers may be in any order, as in a randomised design. If some numbers are skipped, most must still be
-    consecutive. Such numbers must also be monotonic, or there must be at least MANY of them.
+    Consecutive numbers may be in any order, as in a randomised design. If some are skipped, most of the others
+    must be consecutive, and the numbers must be monotonic, or at least MANY (20).
     """
     present = values[~np.isnan(values)]
     if len(present) < FEW or not np.array_equal(present, np.round(present)):

@@ -30,7 +30,7 @@ Rows = list[list[str]]
 
 
 def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
-    """Load the data set or image set `name`; raise InputError if that fails or does not return an `expected` object."""
+    """Load the data set or image set `name`; raise InputError if this fails or the result is not of type `expected`."""
     fetch = registry.find(kind, name)
     try:
         loaded = fetch(folder)
@@ -70,7 +70,7 @@ class Published(NamedTuple):
         return Dataset(self.name, table[:, :-1], y, tuple(self.features.split()), task, self.classes, note)
 
     def _downloaded(self) -> tuple[bytes, str]:
-        """Download the canonical text, with a note if the row order differs; raise InputError if values differ."""
+        """Download the canonical text, with a note if the row order differs. Raise InputError if any value differs."""
         again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the data sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
@@ -119,7 +119,7 @@ def cache() -> Path:
 
 
 def download(url: str, name: str, limit: int | None = None) -> Path:
-    """Download a file to `name` in the cache, if absent; raise OSError if that fails or exceeds `limit` bytes."""
+    """Download a file to `name` in the cache, if absent. Raise OSError on failure, or above `limit` bytes."""
     get = partial(_get, limit=limit or LIMIT)
     try:
         return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get))
@@ -148,7 +148,7 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
 
 
 def uci(number: int, archive: str, member: str) -> bytes:
-    """Download an archive of UCI data set `number`; return the content of its file `member`, from any folder."""
+    """Download an archive of UCI data set `number`; return the content of the file `member` in any of its folders."""
     content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip").read_bytes()
     return packed.member(content, LIMIT, "it", member)
 
@@ -159,13 +159,13 @@ def openml(file: str, name: str) -> bytes:
 
 
 def rows(raw: bytes, separator: str | None = None, header: bool = False) -> Rows:
-    """Split a text file into rows of cells, at `separator` or (None) at blanks; with `header`, skip the first row."""
+    """Split a text file into rows of cells at `separator` (None: at blanks); with `header`, skip the first row."""
     lines = [line.strip() for line in raw.decode().splitlines()]
     return [[cell.strip() for cell in line.split(separator)] for line in lines if line][header:]
 
 
 def sheet(raw: bytes, formats: str) -> Rows:
-    """Return rows of an Excel file's first sheet: the first columns, one per format in `formats`, see `formatted`."""
+    """Read an Excel file's first sheet; `formats` has a format for each column to read, see `formatted`."""
     packed.check_workbook(raw, limit=LIMIT)
     try:
         frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats.split())))
@@ -182,7 +182,7 @@ def formatted(table: Any, formats: str) -> Rows:
 
 
 def libsvm(file: str, features: int, positive: float) -> Rows:
-    """Download a LIBSVM file; return dense rows, each with the label at the end: 1 if it is `positive`, else -1."""
+    """Download a LIBSVM file; return dense rows with the label at the end: 1 for the label `positive`, else -1."""
     table = []
     for label, *pairs in rows(download(f"{LIBSVM}/{file}", f"{file}.txt").read_bytes()):
         values = dict(pair.split(":") for pair in pairs)

@@ -78,7 +78,7 @@ def load_table(
 ) -> Loaded:
     """Load a table with numbers, categories, dates, Booleans and empty cells.
 
-    For a table of finite numbers, the data set equals that of `load_csv`, except that row numbers are left out.
+    For a table of finite numbers, `load_csv` returns the same data set, except that this function drops row numbers.
 
     Args:
         source: a text file in UTF-8 or Latin-1 with commas, semicolons, tabs or bars as separators, possibly
@@ -170,7 +170,7 @@ def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: 
 def cells_of(
     source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".", sheet: str | None = None, strict: bool = True
 ) -> Cells:
-    """Return the cells of a table, see `load_table`. Unless `strict`, read the first sheet if `sheet` is missing."""
+    """Return the cells of a table, see `load_table`. Unless `strict`, read the first sheet if `sheet` is unknown."""
     if decimal not in (".", ","):
         raise one_of("decimal mark", str(decimal), (".", ","))
     if isinstance(source, pd.DataFrame):

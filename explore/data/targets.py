@@ -33,7 +33,7 @@ def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: 
 
 
 def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], advice: str = WITH_GAPS) -> InputError:
-    """Return the error for cells that are not numbers, in rows `wrong` (by column); the message lists the first few."""
+    """Return the error for cells that are not numbers; `wrong` has their rows, by column. The message lists a few."""
     cells = {name: [(row, str(table.columns[name][row])) for row in rows] for name, rows in wrong.items() if rows}
     every = [cell for column in cells.values() for _, cell in column]
     if all(texts.number(cell, table.decimal) is None and texts.number(cell, ",") is not None for cell in every):
@@ -95,7 +95,7 @@ def classes(
     keep_na: Collection[str] = (),
     failed: Collection[str] = (),
 ) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """Return class indices [N], the class names, and notes. For `keep_na`, see `load_table`; for `failed`, `marks`.
+    """Return class indices [N], the class names, and notes. `keep_na` is as in `load_table`, `failed` as in `marks`.
 
     With `gaps`, rows may lack a class (index -1), and there may be fewer than two classes.
     """
@@ -131,7 +131,7 @@ def classes(
 
 
 def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> None:
-    """Raise InputError if numeric classes are not whole numbers, or if one is written in several ways."""
+    """Raise InputError if numeric classes are not whole numbers, or if a class is written in several ways."""
     if fraction := next((name for name, value in numbers.items() if not float(value).is_integer()), ""):
         where = table.where(table.columns[target].index(fraction), target)
         raise InputError(f"{where}: class {shown(fraction)} is not a whole number. For numbers use --task regression")

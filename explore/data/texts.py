@@ -62,7 +62,7 @@ def unmeasured(cell: str, classes: bool = False) -> bool:
 
 
 def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:
-    """Return the first two different names with equal keys (default: the lower-case name); skip names with key None."""
+    """Return the first two different names with equal keys (default: lower case), or None. Skip names with key None."""
     first: dict[Any, str] = {}
     for name in names:
         value = key(name)
@@ -142,7 +142,7 @@ def _values(cells: Sequence[str], values: Mapping[str, float]) -> tuple[np.ndarr
 
 
 def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encode two words as 0 and 1, [N] (NaN: missing); also return the rows with unknown words."""
+    """Encode the two `words` as 0 and 1, [N] (NaN: missing); also return the rows with other words."""
     distinct = set(cells)
     return _values(cells, {cell: float(cell.casefold() == words[1]) for cell in distinct if cell.casefold() in words})
 
@@ -166,7 +166,8 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
 def iso(cells: Sequence[str], form: str) -> list[str]:
     """Rewrite dates as 2024-03-31 or 2024-03-31T14:30:00; return other and ambiguous cells unchanged.
 
-    `form` is the date format, see `dates`; if cells do not fit, it is inferred. "" means that the cells are not dates.
+    `form` is the date format, see `dates`; "" means that the cells are not dates. If a cell does not fit, the format is
+    inferred from all cells.
     """
     present = list({cell for cell in cells if form and not absent(cell)})
     if form and len(dates(present, form)[1]):

@@ -38,7 +38,7 @@ Draw = tuple[Kind, tuple[int, ...]]
 
 
 def use(asked: bool | None) -> AbstractContextManager[Any]:
-    """Set within a block whether fits record their updates; None: only on a GPU and up to `LARGEST` weights."""
+    """Set for a block whether fits record their updates. None: only on a GPU, with at most `LARGEST` weights."""
     return executing(record=asked)
 
 
@@ -128,8 +128,8 @@ class Drawn(Rng):
 class Inductor:
     """A recorder that compiles updates for a CPU with torch.compile, which changes the last digits of results.
 
-    Random numbers are drawn before each replay, from the same stream. A program for healthy replicas assumes that
-    all matrices are positive definite and no replica fails. If this is false, the normal update runs instead.
+    Random numbers are drawn before each replay, from the stream of normal updates. A program for healthy replicas
+    assumes that all matrices are positive definite and no replica fails. If this is false, the normal update runs.
     """
 
     ahead = 0  # so that a resumed fit has compiled updates from the start
@@ -246,7 +246,7 @@ class Updates:
             self.rng.generator.set_state(rng.generator.get_state())
 
     def copied(self, values: Any) -> Any:
-        """Return a tree of tensors; clone all tensors if there are recordings, whose replays could overwrite them."""
+        """Return the tree `values`, with its tensors cloned if a replay of a recording could overwrite them."""
         return tree.map_tensors(torch.clone, values) if self._graphs else values
 
     def _plain(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:

@@ -88,7 +88,7 @@ def local_part(part: slice) -> slice:
 
 
 def apart(rng: Rng, step: int, axis: int) -> Rng:
-    """Return a stream that draws separately for each part of the batch along `axis`; `step` is the update, from 1."""
+    """Return a stream that draws separately for each part of the batch along `axis`; `step` counts updates, from 1."""
     if world().parts == 1:
         return rng
     return _Apart([rng.shard(step, part, axis) for part in range(world().first, world().first + world().held)], axis)

@@ -10,7 +10,7 @@ __all__ = ["Images", "load", "read", "read_inputs"]
 
 
 def load(name: str, folder: Path | None = None) -> Images:
-    """Load a benchmark image set by its name in `explore list images`; see `explore.data.load`.
+    """Load a benchmark image set by its name in `explore list images`, in the same way as `explore.data.load`.
 
     The folder has files such as `mnist/train-images-idx3-ubyte.gz` or `cifar10/test.npz`.
     """

@@ -46,9 +46,9 @@ class Images(NamedTuple):
         return channels, height, width
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and standard deviation (1 if constant) of each channel of the training images, in [0, 255].
+        """Return the mean and standard deviation (1 if constant) of each channel of the training images.
 
-        For images in files, at most 10,000 evenly spaced images are used.
+        Pixel values are in [0, 255]. For images in files, at most 10,000 evenly spaced images are used.
         """
         x = self.x
         chunks = x.chunks(range(0, len(x), -(-len(x) // COUNTED))) if isinstance(x, ImageFiles) else [x]
@@ -109,7 +109,7 @@ def decoded(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.n
 
 
 def inspected(file: Path) -> tuple[tuple[int, int], str]:
-    """Return an image's (height, width) and the conversion it needs: "deep" (16-bit), "transparent" or "" (none)."""
+    """Return (height, width) of an image, and its conversion: "deep" (16 to 8 bits), "transparent" or "" (none)."""
     with opened(file) as image:
         (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
         conversion = "deep" if image.mode.startswith("I") else "transparent" if image.has_transparency_data else ""
@@ -117,13 +117,13 @@ def inspected(file: Path) -> tuple[tuple[int, int], str]:
 
 
 class ImageFiles:
-    """Images in files, as an array-like uint8 [N, channels, height, width]; threads decode images on demand.
+    """Images in files, indexed like an array uint8 [N, channels, height, width]; threads decode images on demand.
 
     Args:
         files: the image files.
-        sides: (height, width) to scale and crop the images to; None: all images have the size of the first.
+        sides: (height, width) to scale and crop the images to; None: all images must have the size of the first.
         grey: whether to read the images as greyscale, with one channel.
-        shape: (channels, height, width); None: that of the first image.
+        shape: (channels, height, width) of the decoded images; None: decode the first image to find it.
     """
 
     dtype = np.dtype(np.uint8)
@@ -146,7 +146,7 @@ class ImageFiles:
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
     def check(self) -> Counter[str]:
-        """Count images by conversion, see `inspected`.
+        """Count the images by the conversion that they need, see `inspected`.
 
         Raise InputError if a file is not an image, or if sizes differ and `sides` is None.
         """
@@ -159,7 +159,7 @@ class ImageFiles:
         return conversions
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
-        """Start decoding the images at indices `points`, which are needed next; cancel all others."""
+        """Start decoding the images at indices `points`, which are needed next; cancel the decoding of all others."""
         wanted = dict.fromkeys(self._numbers(points).flatten().tolist())
         for i in self._coming.keys() - wanted.keys():
             self._coming.pop(i).cancel()

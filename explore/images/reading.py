@@ -29,7 +29,7 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
         path: a folder with `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or `CLASS/IMAGE` for training images
             only; hidden files are ignored. Or an .npz file with the arrays `x` and `test_x`, uint8 [images, height,
             width] or with 1 or 3 channels last, and `y` and `test_y`, class numbers or names. Test images are optional.
-        size: for folders, scale and crop images to squares with this side in pixels; None: all have the same size.
+        size: for folders, scale and crop images to squares of this side in pixels. If None, all sizes must be equal.
         grey: for folders, whether to read images as greyscale, with one channel.
         stream: for folders, whether to decode images on demand; None: only if all images would take more than a
             quarter of the memory.
@@ -63,7 +63,10 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
-    """Read images to predict, of `shape` (channels, height, width): an image file, a folder or `x` in an .npz file."""
+    """Read images to predict from an image file, a folder, or the array `x` in an .npz file.
+
+    Files are scaled and cropped to `shape` (channels, height, width); images in an array must have this shape.
+    """
     if path.suffix.lower() == ".npz":
         arrays, unused = packed.arrays(path, ("x",))
         if not arrays:

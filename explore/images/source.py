@@ -31,7 +31,7 @@ class Idx(NamedTuple):
         return Images(self.name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), self.classes)
 
     def _array(self, file: str, folder: Path | None) -> np.ndarray:
-        """Read or download an IDX file: two zero bytes, type (8: bytes), number of axes, axis lengths, values."""
+        """Read or download an IDX file. Format: two zero bytes, type (8: bytes), axis count, axis lengths, values."""
         path = local(f"{self.name}/{file}.gz", folder)
         path = path or download(f"{self.url}/{file}.gz", f"{self.name}-{file}.gz")
         content = checked(packed.read(path, LIMIT), self.sha256[file], path)

@@ -124,7 +124,7 @@ class Predictive(Checked, ABC):
         return examples
 
     def turn(self, step: int, progress: float) -> Turn:
-        """Return the scheduled `numbers` of a step, counted from 1, and, as `kind`, the code branches that it takes."""
+        """Return the `Turn` of a step (from 1): its scheduled `numbers`, and as `kind` the code branches it takes."""
         return Turn()
 
     def end_epoch(self, state: State) -> State:
@@ -155,7 +155,7 @@ class Predictive(Checked, ABC):
         """Return layers with n joint weight samples, or all if there are fewer. All inputs share these samples."""
 
     def layers(self, state: State, weights: Sequence[L], samples: int | None = None) -> tuple[L | Tensor, ...]:
-        """Return all layers of the network: `weights`, then the batch-norm values of the state for S `samples`."""
+        """Return `weights`, then the state's batch-norm values for the S samples of `weights` (default: `samples`)."""
         return (*weights, *expand_norms(state.common.norms, count_samples(weights, samples)))
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
@@ -195,7 +195,7 @@ class Variational(Predictive):
 
     @property
     def eta(self) -> Any:
-        """The prior variance, a number or [R] for candidates; a learned variance starts from the class default."""
+        """The prior variance: a number, or [R] for candidates. If learned, its initial value, the class default."""
         default = type(self).prior_variance
         start = 1.0 if isinstance(default, str) else default
         return start if isinstance(self.prior_variance, str) else self.prior_variance
@@ -205,7 +205,7 @@ class Variational(Predictive):
         return None if biases is None else start_prior(self.eta, self.coordinates, biases, replicas, rng)
 
     def learned(self, state: State) -> Info:
-        """Return the learned variances: `prior_variance_i` of tensor i, `prior_variance_i_bias` of a separate bias."""
+        """Return learned variances: `prior_variance_i` of tensor i, `prior_variance_i_bias` of its separate bias."""
         named: Info = {}
         if state.common.prior is None:
             return named

@@ -25,7 +25,7 @@ def by_replica(cls: type[Predictive]) -> frozenset[str]:
 
 
 def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether candidates with these settings differ only in numeric `by_replica` settings, as in `together`."""
+    """Return whether candidates with these settings differ in numeric `by_replica` settings only (see `together`)."""
     first = settings[0]
     different = {name for each in settings for name in each if each[name] != first[name]}
     numbers = all(isinstance(each[name], int | float) for each in settings for name in different)
@@ -33,7 +33,7 @@ def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predictive:
-    """Combine `alike` candidates with equal networks into one posterior, each with R `replicas`. For training only."""
+    """Combine `alike` candidates with equal networks into one posterior for training, with `replicas` per candidate."""
     first = posteriors[0]
     if len(posteriors) == 1:
         return first

@@ -99,7 +99,7 @@ class GaussianPosterior(Variational):
         return drawn(self.gaussian(state), n, rng)
 
     def solve(self, state: State, v: Weights) -> Weights:
-        """Multiply the covariance of q by S vectors over all coordinates, as tuples of [R, S, I, O]."""
+        """Multiply S vectors over all coordinates, a tuple of [R, S, I, O], by the covariance of q."""
         _, precision, scale = self.gaussian(state)
         return tuple(scale * x for x in precision.solve(v))
 
@@ -143,11 +143,12 @@ class GaussianPosterior(Variational):
         return settle(state._replace(common=state.common._replace(prior=learned)), state)
 
     def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
-        """Measure how far the data determine the W coordinates, from the posterior precision Lambda = P / scale.
+        """Measure how far the data determine the W coordinates. Return a dict name -> [R].
 
-        `damping_share`: the share of the prior precision in tr(Lambda).
-        `effective_rank`: W - tr(prior precision Lambda^-1), the number of well-determined parameters (MacKay 1992).
-        `condition`: the condition number of P, NaN if P is too large.
+        With the posterior precision Lambda = P / scale (see `gaussian`) and the prior precision Lambda_0:
+        `damping_share`: tr(Lambda_0) / tr(Lambda).
+        `effective_rank`: W - tr(Lambda_0 Lambda^-1), the number of well-determined parameters (MacKay 1992).
+        `condition`: the condition number of P, NaN if P is too large for an eigendecomposition.
         """
         mean, precision, scale = self.gaussian(state)
         eigenvalues = precision.eigenvalues().double()
@@ -162,7 +163,7 @@ class GaussianPosterior(Variational):
         return {name: value.to(mean[0]) for name, value in numbers.items()}
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return KL(q' || q) of a step on each example, dmu = rho Sigma g, dLambda = rho E[g g^T], to order rho^2."""
+        """Return KL(q' || q) to order rho^2 for a step per example: dmu = rho Sigma E[g], dLambda = rho E[g g^T]."""
         _, _, scale = self.gaussian(state)
         precision, taps = self.gradients(state, batch, rng)
         # |dmu|^2 / 2 in the norm of Lambda, and tr[(Sigma dLambda)^2] / 4, with Sigma = scale * P^-1.
@@ -171,7 +172,7 @@ class GaussianPosterior(Variational):
 
 
 def best_variance(second: Means, biases: Sequence[bool]) -> tuple[Float[Tensor, "R _I 1"], ...]:
-    """Return the prior variances that maximise the ELBO, from E_q[w^2] [R, I, O]; see `start_prior` for `biases`."""
+    """Return the prior variances that maximise the ELBO, given E_q[w^2] in `second`; see `start_prior` for `biases`."""
     variances = []
     for squares, bias in zip(second, biases, strict=True):
         rows = squares.mean(2, keepdim=True)

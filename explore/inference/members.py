@@ -65,7 +65,7 @@ class Mixture(Predictive):
             object.__setattr__(self, name, getattr(self.posterior, name))
 
     def with_settings(self, **settings: Any) -> Predictive:
-        """Return a copy with changed settings: `posterior` and `members` of the mixture, all others of the members."""
+        """Return a copy with changed settings. All except `posterior` and `members` are settings of the members."""
         changed: dict[str, Any] = {name: settings.pop(name) for name in ("posterior", "members") if name in settings}
         return replace(self, **{"posterior": self.posterior.with_settings(**settings), **changed})
 

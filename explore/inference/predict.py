@@ -173,14 +173,14 @@ class Predictor:
         return filled(((part, (of(part, out),)) for part, out in self.outputs(x, CACHE)), x.shape[1], 2)[0]
 
     def evaluate(self, x: Inputs, y: Tensor, scale: Float[Tensor, "R O"] | None = None) -> dict[str, Tensor]:
-        """Return test metrics on x [R, P, ...] and y, name -> [R], averaged over points.
+        """Return test metrics at points x [R, P, ...] with targets y, averaged over points: a dict name -> [R].
 
         Regression: `rmse` of the predictive mean over all outputs; `log_likelihood` of the mixture of networks, summed
         over outputs; `coverage_95`, the share of targets in the central 95 % of a Gaussian with the predictive moments.
         Classification: `error` of the averaged probabilities, and `log_likelihood`.
         Both: `epistemic`, the mean standard deviation over weight samples.
-        Real targets [R, P, O] are standardised. Metrics are in original units; `scale` is the standard deviation of the
-        original targets.
+        For standardised real targets [R, P, O], set `scale` to the standard deviation of the original targets. Metrics
+        are then in original units.
         """
         sums: dict[str, Tensor] = {}
         log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
@@ -205,7 +205,7 @@ class Predictor:
 
 
 def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:
-    """Return the moments of a network linearised at its mean weights M: f(x; M) and the diagonal of J Sigma J^T."""
+    """Return the moments of a network linearised at its mean weights M: f(x; M) and diag(J Sigma J^T), Jacobian J."""
     _, precision, scale = posterior.gaussian(state)
     at_mean, net = posterior.at_mean(state), posterior.net
 

@@ -1,4 +1,4 @@
-"""Image classification: fits with regular measurements, test scores, and out-of-distribution detection."""
+"""Image classification: training with periodic evaluation, test scores, and out-of-distribution detection."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def follow(
         task: the images; the feed `task.x` must draw from the stream `rng.stream("fit")`.
         rng: the root generator; every measurement uses a separate stream.
         samples: number of weight samples for predictions.
-        warmup: number of first epochs, over which the learning rate rises in equal steps to the posterior's `lr`.
+        warmup: number of epochs at the start in which the learning rate rises in equal steps to the posterior's `lr`.
         saved: `Measured.saved` of an interrupted fit, to resume it with bit-identical results.
         points: the maximum number of measurements.
 
@@ -128,7 +128,7 @@ def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: St
 
 
 def check_warmup(posterior: Predictive, warmup: int) -> None:
-    """Raise InputError if the warm-up is longer than training, or if the posterior has no learning rate."""
+    """Raise InputError if the warm-up is longer than training, or `warmup` > 0 without a learning rate."""
     if warmup and _lr(posterior) is None:
         raise InputError(
             f"{type(posterior).__name__} has no learning rate to warm up. Leave the warm-up (--warmup) out"

@@ -1,6 +1,6 @@
 """Comparisons of posteriors that are fitted on the same splits in parallel and measured during training.
 
-Each split is a replica. Candidates, posteriors that differ only in some numeric settings, are further replicas.
+Each split is a replica. Posteriors that differ only in some numeric settings (candidates) run as further replicas.
 Every posterior uses the same random stream, so its results do not depend on the other posteriors (for candidates, up to
 rounding). All posteriors report the same tags. Metrics that need a posterior density are NaN if there is none.
 """
@@ -104,7 +104,7 @@ def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch |
 
 
 def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
-    """Return a checkpoint of a fit after this epoch: its number, its state, and the random states of the shards."""
+    """Return a checkpoint of a fit: the epoch's number, the posterior's state, and the random states of the shards."""
     return {
         "epoch": epoch.epoch,
         "generator": torch.stack([stream.generator.get_state() for stream in shards]),
@@ -115,7 +115,7 @@ def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
 def restore_position(
     saved: Mapping[str, Any] | None, posterior: Predictive, n: int, replicas: int, rng: Rng, shards: Sequence[Rng]
 ) -> tuple[int, State | None]:
-    """Restore a `position`: set the streams of the shards, and return the number of epochs and the state.
+    """Restore a `position`: set the streams of the shards; return the number of finished epochs and the state.
 
     Return (0, None) if `saved` is None. The posterior is fitted to n examples. `rng` initialises a temporary
     state, which only provides the shapes.

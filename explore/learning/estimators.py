@@ -76,7 +76,7 @@ class _Bayesian(BaseEstimator):
         )  # fmt: skip
 
     def _recommended(self, x: np.ndarray, classes: bool) -> Recommended:
-        """Return the recommended settings for examples x, which apply if there is no preset."""
+        """Return the recommended settings for examples `x`. These settings apply if there is no preset."""
         task = "classification" if classes else "regression"
         posterior, units = registry.find("posteriors", self.posterior), max(self._widths(), default=1)
         return recommended_settings(posterior, len(x), x.shape[1], task, units=units)
@@ -147,7 +147,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """Return the predictive mean, in the shape of y; with `return_std`, also the standard deviation (with noise).
+        """Return the predictive mean, in the shape of y; if `return_std`, also the standard deviation, including noise.
 
         For transformed targets, return the median and half the distance between the 16 % and 84 % quantiles instead.
         """
@@ -231,7 +231,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         return self.model_.probabilities(x)[0].cpu().numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Return the most likely class of each point, by name, [P]."""
+        """Return the name of the most likely class of each point, [P]."""
         indices = self.predict_proba(X).argmax(1)  # before `classes_` is read, since this checks that there is a fit
         classes: np.ndarray = self.classes_[indices]
         return classes
@@ -244,7 +244,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
 
 
 def _check_types(y: Any) -> None:
-    """Raise InputError for missing labels or several types, since NumPy would convert the 1 in [1, "a"] to "1"."""
+    """Raise InputError for missing labels, or labels of several types: NumPy would convert [1, "a"] to ["1", "a"]."""
     if y is None or (isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object):
         return  # scikit-learn rejects None, and such an array has one type
     labels = np.asarray(y, dtype=object).ravel()
@@ -258,7 +258,7 @@ def _check_types(y: Any) -> None:
 
 
 def _seed(random_state: Any) -> int:
-    """Return an integer `random_state` unchanged; otherwise draw a seed from it as a random generator."""
+    """Return `random_state` if it is an integer; otherwise draw a seed from scikit-learn's `check_random_state`."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

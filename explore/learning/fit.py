@@ -42,7 +42,7 @@ class Epoch(NamedTuple):
 
 
 def batches(n: int, size: int, least: int = 1) -> list[slice]:
-    """Return slices that divide n examples into round(n / size) near-equal batches, and at least `least` batches."""
+    """Return slices that divide n examples into round(n / size) near-equal batches, but at least `least`."""
     count = max(min(least, n), round(n / size))
     bounds = [round(i * n / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
@@ -111,7 +111,7 @@ def sharded_fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Fit as `fit` does, with one process per stream in `rngs`. Several processes yield only after the epochs in `at`.
+    """Fit like `fit`, in one process per stream in `rngs`. If there are several, yield only after the epochs in `at`.
 
     An arm is a block of replicas (see `Rng`); every shard gets the same part of each arm. The streams advance as in
     `fit`. `at` is ascending and ends with the last epoch. `done` and `state` are as in `fit`, for all replicas.
@@ -161,7 +161,7 @@ def _advance(
 
 
 def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
-    """Join the trees of all shards, and index the replicas by `order`. Scalar leaves are equal in all shards."""
+    """Join the trees of all shards, and reorder the replicas by `order`. Scalar leaves are equal in all shards."""
     first, *rest = trees
     return tree.map_tensors(lambda *t: torch.cat(t)[order] if t[0].dim() else t[0], first, *rest)
 
@@ -225,7 +225,7 @@ class ImageFeed:
         return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
     def ahead(self, order: Int[Tensor, "... n"] | None, part: slice, then: int) -> None:
-        """Start decoding the images at positions `part` of `order` (None: unshuffled), and as many from `then` on."""
+        """Start decoding images at `part` of `order` (None: unshuffled), and the same number from position `then`."""
         if not isinstance(self._images, ImageFiles):
             return
         order = torch.arange(self.shape[1]) if order is None else order
@@ -257,7 +257,7 @@ class _Shuffled:
 
 
 def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip: bool) -> UInt8[Tensor, "N C H W"]:
-    """Pad images by four black pixels, crop them at random to the old size and, with `flip`, mirror half of them."""
+    """Pad images by four black pixels, crop them at random to the original size and, if `flip`, mirror half of them."""
     count, _, height, width = images.shape
     padded = F.pad(images, (PADDING,) * 4)
     down, right, turn = places.unbind(1)

@@ -40,7 +40,7 @@ def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"
 
 
 def alike(net: Network, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
-    """Return whether two results of `outputs` are equal at every input scale, up to rounding."""
+    """Return whether two results of `outputs` are equal up to rounding, relative to the largest output per scale."""
     if one.shape != other.shape:
         return False
     close = CLOSE_AMP if getattr(net, "amp", False) else CLOSE

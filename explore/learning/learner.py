@@ -56,9 +56,9 @@ class ActiveLearner:
         cost: [P] positive costs of the points' labels; rules then choose by score per cost.
         targets: [T, ...] inputs whose labels are of interest, for rules that use them; default: the candidates.
         standardise: scales of the inputs. "labelled": mean and standard deviation of the labelled points; "pool": those
-            of all allowed points; "none": unchanged; or a `Standardiser` for one input. Images are only standardised
-            by a `Standardiser`, such as one of shape [C, 1, 1]. Regression targets are always standardised by the
-            labelled points, except for a pretrained network (`trained`), which needs "none".
+            of all allowed points; "none": unchanged; or a `Standardiser` that broadcasts to one input. Images are only
+            standardised by a `Standardiser`, such as one of shape [C, 1, 1]. Regression targets are always standardised
+            by the labelled points, except for a pretrained network (`trained`), which needs "none".
         device, dtype: device and floating-point type to compute with.
         jobs: processes that share the trials of each fit, see `explore.learning.fit.sharded_fit`.
         posterior_for: a function from the number of labels to the posterior; None: always `posterior`.
@@ -156,7 +156,7 @@ class ActiveLearner:
         return self._fitted
 
     def check(self, k: int, times: int = 1, pending: int = 0) -> None:
-        """Raise InputError if `times` batches of k exceed the candidates (without `pending`), or a rule forbids k."""
+        """Raise InputError if fewer than `times` * k candidates remain after `pending`, or a rule cannot choose k."""
         available = int(self.mask.sum(1).min()) - pending
         check_count("k", k)
         if k * times > available:
@@ -206,7 +206,7 @@ class ActiveLearner:
         return self.model.probabilities(x)
 
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
-        """Return test metrics in original units at pool points [R, m]; y [P, O] or [P] has the labels of all points."""
+        """Return test metrics in original units at points `indices` [R, m]; y [P, O] or [P] has all points' labels."""
         scales = self.fitted.scales
         unit = scales.y.scale.squeeze(1) if scales.y.scale.dim() else None
         return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
@@ -265,7 +265,7 @@ class ActiveLearner:
 
 
 def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
-    """Yield the acquisition rule of each arm, looked up if it is a name. Raise InputError if it is no function."""
+    """Yield the acquisition rule of each arm, looking up names. Raise InputError for a rule that is not a function."""
     if isinstance(acquisitions, str) or not isinstance(acquisitions, Sequence) or not acquisitions:
         raise InputError(f"acquisitions is {acquisitions!r:.100}; it must be a list of rules, such as ['random']")
     for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions):
@@ -286,7 +286,7 @@ class Round(NamedTuple):
 
 
 def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k: int = 1) -> Iterator[Epoch | Round]:
-    """Run rounds of fit, test and acquisition from the learner's round on. Yield each `Epoch` and finished `Round`.
+    """Run rounds of fit, test and acquisition from `learner.round` on. Yield every `Epoch` and finished `Round`.
 
     Args:
         learner: a learner that has labels. With its initial labels only, the learner is in round 1.

@@ -110,7 +110,7 @@ class LoadedRun:
         return frame.set_axis(table.index) if isinstance(table, pd.DataFrame) else frame
 
     def read(self, table: Any, sheet: str | None = None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
-        """Read a table or images; return a table (for images, of file names), model inputs, and notes for the user."""
+        """Read a table or images; return the cells (for images: file names), model inputs, and notes for the user."""
         if not self.images:
             cells = cells_of(table, self.settings.decimal, sheet)
             return cells, *self.inputs(cells)

@@ -76,7 +76,7 @@ class FittedModel:
             posterior: what to fit; its settings include the number of epochs.
             x: [P, ...] inputs in original units; or a DataLoader or Dataset of pairs (x, y). A loader is read
                 once, since the posterior makes its own batches.
-            y: [P, O] targets ([P] if O = 1), or [P] class indices; None if x has them.
+            y: [P, O] targets ([P] if O = 1), or [P] class indices; None if `x` has pairs (x, y).
             samples: number of weight samples for predictions.
             seed: root of all random numbers.
             standardise: "labelled" standardises inputs by their mean and standard deviation, but leaves images (which
@@ -112,7 +112,7 @@ class FittedModel:
 
     @property
     def initial_curvature_share(self) -> Float[Tensor, " R"]:
-        """The share of the curvature still from initialisation. If large, standard deviations are far too small."""
+        """The share of the curvature from its initial value. If it is large, standard deviations are far too small."""
         return self.posterior.initial_curvature_share(self.state)
 
     @property
@@ -280,7 +280,7 @@ class FittedModel:
 
 
 def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Expand the noise precision in states of older versions, one for all outputs, to one per output."""
+    """Expand the noise precision to one per output; states of older versions have one for all outputs."""
     return {
         name: t.unsqueeze(-1).expand(like[name].shape)
         if name.startswith("common.noise.") and name in like and t.shape == like[name].shape[:-1]
@@ -290,6 +290,6 @@ def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) ->
 
 
 def check_made(posterior: Any) -> None:
-    """Raise InputError unless `posterior` is a posterior object; its class or its name is not enough."""
+    """Raise InputError unless `posterior` is a posterior object, not the class or the name of a posterior."""
     if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
         raise InputError(f"posterior is a {type(posterior).__name__}. Create one with explore.posterior(name, ...)")

@@ -79,7 +79,7 @@ class Pool:
         return inputs
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
-        """Standardise inputs from outside the pool, a result of `like`, for every replica."""
+        """Standardise `inputs` from outside the pool, as returned by `like`, for every replica."""
         scaled = scales.x.apply(inputs[:].unsqueeze(0), self._rng.dtype)
         return scaled.expand(self.replicas, *inputs.shape)
 
@@ -142,7 +142,7 @@ class Pool:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
 
     def scales(self) -> Scales:
-        """Return the scales of targets, from the labelled points, and of inputs, according to `standardise`."""
+        """Return the scales: those of targets are from the labelled points, those of inputs depend on `standardise`."""
         if self.y is None:
             raise InputError("no labels yet. Call tell() before ask()")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit
@@ -188,7 +188,7 @@ class Pool:
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None
     ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
-        """Return an arm's candidates (padded to C), a mask without padding, and uniform numbers shared by all arms."""
+        """Return an arm's candidates (padded to C), a mask (padding: false), and uniform numbers all arms share."""
         mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
         points = _first(mask)[:, : int(mask.sum(1).max())]
         present = mask.gather(1, points)
@@ -197,7 +197,7 @@ class Pool:
         return points, present, rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the labels, fingerprints of the labelled points, and settings that must match when they are loaded."""
+        """Return the labels, fingerprints of the labelled points, and the settings that `load_state_dict` compares."""
         return {
             "format": torch.tensor(FORMAT),
             "labelled": self.points.cpu().clone(),
@@ -229,7 +229,7 @@ class Pool:
         self.y = saved["y"].to(self._rng.device) if self.points.shape[1] else None
 
     def _meaning(self) -> dict[str, Any]:
-        """Return the settings that must be the same when labels are loaded."""
+        """Return the settings that must be the same when a `state_dict` is loaded."""
         return {
             "seed": self._rng.seed,
             "points": len(self.x),
@@ -262,7 +262,7 @@ def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
 
 
 def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool[Tensor, "trials points"]:
-    """Return the mask `allowed` as a tensor (None: all points). Raise InputError for another shape or type."""
+    """Return the mask `allowed` as a tensor (None: all points). Raise InputError for a wrong shape or type."""
     if allowed is None:
         return torch.ones(trials, points, dtype=torch.bool)
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)

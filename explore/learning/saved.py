@@ -71,7 +71,7 @@ class Candidate:
     chosen: Values  # the grid's values, including those of likelihood.KEY
 
     def noise(self, shared: Values) -> Values:
-        """Return the settings of the likelihood: `shared`, overridden by the values of the grid."""
+        """Return the settings of the likelihood: `shared`, overridden by this candidate's values from the grid."""
         values = {k.removeprefix(LIKELIHOOD): v for k, v in self.chosen.items() if k.startswith(LIKELIHOOD)}
         return dict(shared) | values
 

@@ -157,7 +157,7 @@ class StandardisedInputs:
 
 
 def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
-    """Convert numbers to a tensor of the same device and dtype. Raise InputError unless finite or, with `gaps`, NaN."""
+    """Convert values to a tensor; keep device and dtype. Raise InputError unless all are finite or, if `gaps`, NaN."""
     try:
         # Writable: arrays from pandas are often read-only, and torch warns about those.
         values = values if isinstance(values, Tensor | np.memmap) else np.require(values, requirements="W")
@@ -208,7 +208,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Transform:
-    """A transform of O targets, each transformed separately.
+    """A transform of O targets, which are transformed separately.
 
     Ranks: the i-th smallest of n targets has the normal score Phi^-1((i - 1/2) / n); equal targets have the mean of
     their scores (van der Waerden). Between these targets, scores are interpolated; beyond them, constant.

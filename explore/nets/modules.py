@@ -82,7 +82,7 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
 
 
 def _unknown(layer: nn.Module) -> str:
-    """Return why a layer whose type is not in `LAYERS` is not supported and what to use instead; "" if supported."""
+    """Return why a layer whose type is not in `LAYERS` is unsupported, and an alternative; "" if it is supported."""
     if instead := next((text for cls, text in INSTEAD.items() if isinstance(layer, cls)), None):
         return f"is not supported; {ALLOWED}: {instead}"
     if isinstance(layer, _BatchNorm) or type(layer).__module__.startswith("torch."):

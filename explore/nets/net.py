@@ -126,15 +126,15 @@ class Net(Network):
         """Return the output [R, S, B, O] and its pullback, which returns gradients with respect to all pre-activations.
 
         `layers` contains one `Layer` per layer, then one tensor per batch-norm layer. `samples` is S, required if no
-        layer specifies it. `pullback(dout [R, S, B, O])` returns one `Taps` per layer, with the gradient of sum(dout *
-        out); it may be called repeatedly.
+        layer specifies S. `pullback(dout [R, S, B, O])` returns one `Taps` per layer, with the gradient of sum(dout *
+        out). The pullback may be called repeatedly.
         """
         return self._forward(layers, x, samples, train=False)
 
     def train_forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """Return the same as `forward`, but normalise by the batch. The taps from the pullback also have `norms`."""
+        """Return the same as `forward`, but use batch statistics. The taps from the pullback also have `norms`."""
         return self._forward(layers, x, samples, train=True)
 
     def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
@@ -144,7 +144,7 @@ class Net(Network):
     def train_output(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
-        """Return the output, normalised by the batch, and each batch-norm layer's input mean and unbiased variance."""
+        """Return the output in training mode, and the mean and unbiased variance of each batch-norm layer's inputs."""
         done = self._run(layers, x, samples, train=True)
         return done.out, done.statistics
 

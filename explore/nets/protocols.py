@@ -67,7 +67,7 @@ class Network(Protocol):
 
 
 def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
-    """Return S, the number of weight samples, from the first layer that specifies S, or the default."""
+    """Return S, the number of weight samples, from the first layer that specifies S; if none does, return `default`."""
     counts = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
     samples = next((count for count in counts if count is not None), default)
     if samples is None:
@@ -172,7 +172,7 @@ class Parameterless:
 
 
 def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
-    """Raise InputError if outputs are probabilities; a final sigmoid is only detected in outputs at zero weights."""
+    """Raise InputError if outputs are probabilities. A final sigmoid can only be detected if all weights are 0."""
     total = out.sum(-1) if out.shape[-1] > 1 else 2 * out.squeeze(-1)
     if likelihood.discrete and bool((out > 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
         kind, end = type(likelihood).__name__, "softmax" if out.shape[-1] > 1 else "sigmoid"

@@ -1,7 +1,7 @@
 """Image networks from the papers or from users: torch modules of Linear, Conv2d and BatchNorm layers for `Net`.
 
-Images are [B, in_channels, size, size], outputs [B, classes]. Networks add by `x + y`, not `x += y`, as `Net` keeps
-the inputs of layers.
+Images are [B, in_channels, size, size], outputs [B, classes]. Networks add by `x + y`, not `x += y`, because `Net`
+keeps the inputs of layers.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _resnet(
 
 
 def dense(in_channels: int, classes: int, size: int, hidden: tuple[int, ...] = (400, 400)) -> nn.Module:
-    """Build an MLP of ReLU layers on the pixels; by default two of 400 units, as in SLANG's paper for MNIST."""
+    """Build a ReLU MLP on the pixels; by default with two hidden layers of 400 units, as in SLANG's paper for MNIST."""
     return nn.Sequential(nn.Flatten(), mlp(in_channels * size**2, hidden, classes))
 
 
@@ -170,7 +170,7 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """Return name -> type of all arguments that can be set as text; without annotation, the type of the default."""
+    """Return name -> type (annotated, or of the default) of all arguments that can be set by strings."""
     try:
         hints = get_type_hints(build)
     except (NameError, TypeError):  # types imported only for type checking, or not a function
@@ -180,7 +180,7 @@ def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
 
 
 def arguments(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """Return the arguments not in `FIXED`, name -> default (`inspect.Parameter.empty` if there is none)."""
+    """Return name -> default of the arguments not in `FIXED` (`inspect.Parameter.empty`: no default)."""
     parameters = inspect.signature(build).parameters.values()
     return {p.name: p.default for p in parameters if p.kind not in STARRED and p.name not in FIXED}
 
@@ -191,7 +191,7 @@ def _type(default: Any) -> Any:
 
 
 def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:
-    """Build the network `name` for images (channels, height, width), from `settings` and `FIXED` arguments."""
+    """Build the network `name` for images of `shape` (channels, height, width), with these settings."""
     channels, height, width = shape
     make = network(name)
     parameters = inspect.signature(make).parameters
@@ -247,7 +247,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
 
 
 def check_known(name: str, now: Sequence[float], recorded: Sequence[float] | None) -> None:
-    """Raise InputError if a network's `outputs` differ from the `recorded` outputs of a run; older runs have fewer."""
+    """Raise InputError if a network's `outputs` differ from the `recorded` ones of a run. Older runs recorded fewer."""
     if recorded is None:
         return
     same = now[: len(recorded)]

@@ -7,7 +7,8 @@ reparameterisation of Kingma, Salimans, Welling (2015):
     h = a M + sqrt(a^2 sigma^2) o eps              new eps for every example: weight noise is not shared
     minimise  -E[log p(y | x, W)] + (lambda / N) KL(q || N(0, eta))          per example, with Adam
 
-If an example has several positions (tokens, pixels), all share weights drawn by Flipout (Wen et al. 2018), see
+for layer inputs a, pre-activations h, prior variance eta, KL weight lambda and N examples. If an example has several
+positions (tokens, pixels), all positions share one draw of the weights, by Flipout (Wen et al. 2018), see
 `inference.updates.noisy_layers`. `reparameterisation="local"` draws per position, as is common for convolutions.
 """
 

@@ -9,7 +9,8 @@ and output gradients g_l (of the same sample and the same drawn targets),
     Sigma_l = A_ll (x) S_ll - (Psi^A A_l+1,l+1 Psi^A^T) (x) (Psi^S S_l+1,l+1 Psi^S^T),   Sigma_L = A_LL (x) S_LL
     F^-1 = Xi^T diag(Sigma_1^-1, ..., Sigma_L^-1) Xi,   Xi = I with -Psi_l at block (l, l+1)
 
-so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l. One factor covers all layers.
+so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l, with white noise eps_l. Instead of one
+block per layer, a single `Factor` represents F + damping.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ PROBES = 1024  # random vectors that estimate the trace for more weights
 
 
 class Conditional(NamedTuple):
-    """The matrix Sigma_l = A (x) S - C (x) D of one layer, diagonal in a non-orthonormal basis: K^T Sigma K = d."""
+    """The matrix Sigma_l of one layer, diagonal in a non-orthonormal basis K = K_A (x) K_S: K^T Sigma_l K = diag(d).
+
+    The fields refer to Sigma_l = A (x) S - C (x) D, with C and D from the second product in the module docstring.
+    """
 
     inputs: Float[Tensor, "R I I"]  # K_A: K_A^T A K_A = I and K_A^T C K_A diagonal
     outputs: Float[Tensor, "R O O"]  # K_S
@@ -104,7 +108,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return tuple(spread)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Return tr(P new^-1): exact up to 4096 weights, else W plus a random-vector estimate of the difference."""
+        """Return tr(P new^-1) for this matrix P. Above 4096 weights, estimate tr(P new^-1 - I) with random vectors."""
         like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
             probes, count = self._eye(), 1
@@ -118,7 +122,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return (flatten(g) * flatten(self.solve(g))).sum(2)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return `Factor.curvature` without the projection of D, which has no closed form for this structure."""
+        """Return `Factor.curvature` with D = E_s[g_b g_b^T] not projected; a projection has no closed form here."""
         g = tuple(base.sample_gradients(t) for t in taps)  # [R, S, B, I, O]
         solved = self.solve(tuple(x.flatten(1, 2) for x in g))
         gram = torch.einsum("rsbw,rtbw->rbst", flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3]))
@@ -140,7 +144,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return eye.expand(len(like), -1, -1)
 
     def _up(self, x: Weights) -> Weights:
-        """Return Xi^T x."""
+        """Return Xi^T x, with Xi from the module docstring."""
         back = [base.two_sided(a, y, s) for (a, s), y in zip(self.links, x[:-1], strict=True)]  # Psi^T x
         return (x[0], *(y - z for y, z in zip(x[1:], back, strict=True)))
 
@@ -211,7 +215,7 @@ class BlockTridiagonalKronecker:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTridiagonal(NaturalGradient):
-    """Noisy block-tridiagonal K-FAC, with one factor over all layers; the defaults are those of noisy K-FAC."""
+    """Noisy block-tridiagonal K-FAC, with one `Factor` over all layers; the defaults are those of noisy K-FAC."""
 
     prior_error: ClassVar[str] = "split damping is part of its density"
     by_replica = NaturalGradient.by_replica

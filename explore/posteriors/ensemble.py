@@ -1,7 +1,8 @@
 """Deep ensemble: independently trained MAP networks, whose disagreement measures uncertainty.
 
 Lakshminarayanan, Pritzel, Blundell: Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles (2017),
-without adversarial training or a variance head: members share the noise of the likelihood. Each member minimises
+without adversarial training or a variance head: members share the noise of the likelihood. For N examples and
+prior variance eta, each member minimises
 
     -E[log p(y | x, W)] + |W|^2 / (2 N eta)                       with Adam, from different random weights
 

@@ -58,7 +58,7 @@ class DenseFactor(NamedTuple):
         return tuple(x.square().sum(1) for x in self.rows)
 
     def trace(self, new: DenseFactor) -> Float[Tensor, " R"]:
-        """Return tr(L L^T L'^-T L'^-1) = |L'^-1 L|_F^2 = |X|_F^2 with X L^-1 = L'^-1, where `new` = L' L'^T."""
+        """Return tr(P new^-1) = |X|_F^2 with X = L'^-1 L, the solution of X L^-1 = L'^-1, where `new` is L' L'^T."""
         ratio = torch.linalg.solve_triangular(self._matrix(), new._matrix(), upper=False, left=False)
         return ratio.square().sum((1, 2))
 
@@ -67,7 +67,7 @@ class DenseFactor(NamedTuple):
         return torch.cat([self._inner(g).square().sum(2) for g in means], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return `Factor.curvature`, from S x S Gram matrices; for a dense matrix, D needs no projection."""
+        """Return `Factor.curvature` from S x S Gram matrices. For a dense P, D = E_s[g_b g_b^T] needs no projection."""
         parts = []
         for g in example_gradients(taps):
             s, b = g[0].shape[1:3]
@@ -86,11 +86,11 @@ class DenseFactor(NamedTuple):
         return flatten(self.rows)
 
     def _inner(self, v: Weights) -> Float[Tensor, "R S W"]:
-        """Return L^-1 v."""
+        """Return L^-1 v, where P = L L^T."""
         return flatten(v) @ self._matrix().mT
 
     def _combine(self, c: Float[Tensor, "R S W"]) -> Weights:
-        """Return L^-T c."""
+        """Return L^-T c, where P = L L^T."""
         return tuple((c @ x.flatten(2)).unflatten(2, x.shape[2:]) for x in self.rows)
 
 

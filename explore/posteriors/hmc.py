@@ -1,6 +1,7 @@
 """HMC: samples from the exact posterior by the No-U-Turn Sampler (NUTS), a reference for the other posteriors.
 
-Hoffman and Gelman: The No-U-Turn Sampler (2014), as implemented in NumPyro. For the weights w of small networks,
+Hoffman and Gelman: The No-U-Turn Sampler (2014), as implemented in NumPyro. For the weights w of a small network,
+prior variance eta, and data D of B examples that count as N examples,
 
     log p(w | D) = (N/B) sum_b log p(y_b | x_b, w) - |w|^2 / (2 eta) + constant
 
@@ -9,8 +10,8 @@ Unknown precisions tau_o ~ Gamma(a0, b0) of a Gaussian likelihood are integrated
     log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
     tau_o | w, D ~ Gamma(a, b_o(w))
 
-Each update runs `thinning` transitions of every chain, whose last state is a draw. The first `warmup` updates tune the
-sampler. The later `epochs - warmup` draws of each chain are kept. NumPyro uses double precision on the CPU.
+Each update runs `thinning` transitions of every chain; the last state is a draw. The first `warmup` updates tune the
+sampler. The `epochs - warmup` later draws of each chain are kept. NumPyro uses double precision on the CPU.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class HMC(Predictive):
     def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[Weights, Noise]:
         """Return draws as in `sample`, each with a noise precision tau ~ Gamma(a, b(w)) per output.
 
-        Before any data, tau is drawn from the prior.
+        The module docstring defines a and b. Before any data, tau is drawn from the prior.
         """
         if state.scales is None:
             layers = self.sample(state, n, rng)
@@ -143,7 +144,7 @@ class HMC(Predictive):
         return tuple(weights), rng.gamma(shape) * torch.where(informed, scale, 1 / prior.prior_rate)
 
     def _shape(self, n_data: float) -> float:
-        """Return the shape a = a0 + N / 2 of the Gamma posterior."""
+        """Return a = a0 + N / 2, the shape of the Gamma posterior over noise precisions, where N is `n_data`."""
         return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
 
 
@@ -165,7 +166,7 @@ def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
 
 
 def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
-    """Approximate the mixture of all Gamma(shape, 1 / scale_s) with scale_s > 0 by one Gamma, by moment matching."""
+    """Approximate the mixture of all Gamma(shape, rate 1 / scale_s), scale_s > 0, by one Gamma (moment matching)."""
     positive = (scales > 0).to(scales)
     share = positive / positive.sum(1, keepdim=True)
     scale = (share * scales).sum(1)
@@ -239,7 +240,7 @@ class _Sampler:
         self._compiled: Any = jax.jit(self._moves)
 
     def output(self, z: Any, x: Any) -> Any:
-        """Apply the network with weights z [W]: [B, D] -> [B, O]."""
+        """Apply the network with weights z [W] to inputs x: [B, features] -> [B, O]."""
         net, start = self._posterior.net, 0
         layers = zip(net.shapes, net.biases, strict=True)
         for kind in net.sequence:
@@ -253,7 +254,7 @@ class _Sampler:
         return x
 
     def potential(self, x: Any, y: Any, copies: Any) -> Callable[[Any], Any]:
-        """Return z [W] -> -log p(D, w = z), for x [B, D], y [B, O] or [B]; each example counts `copies` times."""
+        """Return z [W] -> -log p(y, z | x) for x [B, features], y [B, O] or [B]; examples count `copies` times each."""
         likelihood, variance = self._posterior.likelihood, float(self._posterior.prior_variance)
 
         def energy(z: Any) -> Any:
@@ -291,7 +292,7 @@ class _Sampler:
     def advance(
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return the advanced chains, and (z [R, C, W], -log p(D, w) [R, C], acceptance [R], divergent share [R])."""
+        """Return the new chains, and (draws z [R, C, W], potentials [R, C], acceptance rates [R], divergences [R])."""
         lead = chains[0].shape[:2]
         keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():
@@ -320,7 +321,7 @@ def _numpy(t: Tensor) -> np.ndarray:
 
 
 def _with_key(state: Any, key: Any) -> Any:
-    """Return the NumPyro state with a different random key; keys come from the `Rng` of each update."""
+    """Return the NumPyro state with this random key, or None for no key. Each update draws new keys from its `Rng`."""
     return state._replace(rng_key=key, adapt_state=state.adapt_state._replace(rng_key=None))
 
 

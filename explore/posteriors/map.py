@@ -1,8 +1,8 @@
 """MAP: one network at the mode of the posterior, the baseline without uncertainty.
 
-Adam, or gradient descent with momentum, minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta). The penalty is weight
-decay 1 / (N eta). There is no density. All samples are the same network, so a variance over samples says nothing about
-uncertainty.
+Adam, or gradient descent with momentum, minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) for N examples and prior
+variance eta. The penalty is weight decay 1 / (N eta). There is no density. All samples are the same network, so a
+variance over samples says nothing about uncertainty.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MAP(PointEstimate):
     def descend(
         self, weights: Weights, gradients: Weights, moving: adam.Moving, rates: Any
     ) -> tuple[Weights, adam.Moving]:
-        """Take one step of Adam, or of gradient descent with momentum, which stores the velocity in `moving.first`."""
+        """Take one step of Adam, or of gradient descent with momentum, whose velocity is stored in `moving.first`."""
         if self.optimiser == "adam":
             return super().descend(weights, gradients, moving, rates)
         velocity = tuple(torch.add(g, v, alpha=self.momentum) for v, g in zip(moving.first, gradients, strict=True))

@@ -1,12 +1,13 @@
 """MC dropout: one network with random dropout in training and in prediction, as a source of uncertainty.
 
-Gal, Ghahramani: Dropout as a Bayesian Approximation (2016). For each layer with W [I, O], whose last row is the bias:
+Gal, Ghahramani: Dropout as a Bayesian Approximation (2016). With dropout rate p, N examples and prior variance
+eta, for each layer with W [I, O], whose last row is the bias:
 
     W = diag(z) M,  z_i = Bernoulli(1 - p) / (1 - p),  z = 1 for the bias
     minimise  -E[log p(y | x, W)] + E|W|^2 / (2 N eta)         with Adam, fresh z for every example
 
 As E z_i^2 = 1 / (1 - p), the penalty is weight decay 1 / (N eta (1 - p)) on rows that can be dropped. A weight sample
-has one z per layer for all inputs. In convolutions, z drops entries of an example's kernel, the same at all positions.
+uses one z per layer for all inputs. In convolutions, z drops entries of an example's kernel, the same at all positions.
 
 There is no density, hence no KL and no gain; as acquisition, use `information-gain` or `max-variance`.
 """
@@ -48,7 +49,7 @@ class MCDropout(PointEstimate):
         return tuple(map(Masked, state.weights, masks))
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
-        """Draw n weight samples diag(z) M, in which dropped rows are zero."""
+        """Draw n weight samples diag(z) M with dropout masks z, so that dropped rows are zero."""
         masks = self._masks(len(state.weights[0]), n, rng)
         return self.layers(state, [z.unsqueeze(3) * w for w, z in zip(state.weights, masks, strict=True)])
 
@@ -58,7 +59,7 @@ class MCDropout(PointEstimate):
         return tuple(dropout_mask((replicas, n), inputs, bias, self.rate, rng) for (inputs, _), bias in shapes)
 
     def penalised(self, weights: Weights) -> Weights:
-        """Return E[z^2] M, which is N eta times the gradient of the penalty."""
+        """Return E[z^2] M, which is N eta times the gradient of the penalty E|W|^2 / (2 N eta)."""
         rows = []
         for w, bias in zip(weights, self.net.biases, strict=True):
             scaled = w / (1 - self.rate)

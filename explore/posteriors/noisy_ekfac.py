@@ -7,15 +7,15 @@ K-FAC and their eigenvectors Q_A, Q_S,
     r <- (1 - omega) r + omega E[(Q_A^T dW Q_S)^2]         dW: per-example gradient, targets drawn from the model
     M <- M + alpha Q_A [(Q_A^T V~ Q_S) / (r + gamma')] Q_S^T                       gamma' = gamma + extrinsic damping
 
-V~ is as in noisy K-FAC. Every T_eig steps the basis is recomputed, and r is set to the diagonal of the old matrix in
-the new basis; the authors leave r unchanged. For layers with several positions (tokens, pixels), dW is the sum over
-positions; see `explore.inference.structures.kronecker` for A and S.
+V~ is as in noisy K-FAC. Every T_eig steps the basis is recomputed, and r is set to the diagonal of the old Fisher
+matrix in the new basis; the authors leave r unchanged. For layers with several positions (tokens, pixels), dW is the
+sum over positions; see `explore.inference.structures.kronecker` for A and S.
 
-In the paper, r is reset to the eigenvalues of K-FAC every T_reset steps. Here, `reset_interval` resets r only after
-the corrected r was used in the factors of the step. After a reset, T_reset steps must remain. The paper's text resets
+In the paper, r is reset to the eigenvalues of K-FAC every T_reset steps. Here, a reset (`reset_interval`) comes after
+the corrected r was used in the factors of the step, and only if T_reset more steps follow. The paper's text resets
 every 50 steps (preset `paper-text`). The authors' code (preset `paper`) resets at every step, to the eigenvalues of
 A^gamma and S^gamma (`reset_damped`), and adds gamma again when sampling. The result is noisy K-FAC with damping added
-twice, and with a share omega of the diagonal of the last batch.
+twice, in which the last batch contributes a share omega to the diagonal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Eigen(NamedTuple):
 
 @dataclass(frozen=True)
 class EigenRule:
-    """The EK-FAC rule for one layer: F = Q_A (x) Q_S diag(r) (Q_A (x) Q_S)^T."""
+    """The EK-FAC rule for one layer: F = Q diag(r) Q^T, Q = Q_A (x) Q_S with eigenvectors Q_A of A and Q_S of S."""
 
     kronecker: KroneckerRule
     omega: float
@@ -79,7 +79,7 @@ class EigenRule:
         return self.kronecker.start_share(q.moments)
 
     def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
-        """Reset r to the diagonal in the eigenbasis of A (x) S, or of A^gamma (x) S^gamma if `damping` is given."""
+        """Reset r to the diagonal of A (x) S, or with `damping` of A^gamma (x) S^gamma, in the current eigenbasis."""
         moments = q.moments if damping is None else kronecker.damped(q.moments, damping)
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
@@ -106,7 +106,7 @@ class EigenLayers(PerLayer):
 
 
 def _turned(old: Eigen, new: Eigen) -> Eigen:
-    """Return `new` with r set to the diagonal of the old matrix in the new basis."""
+    """Return `new` with r set to the diagonal of the Fisher matrix of `old` in the basis of `new`."""
     scale = (new.inputs.mT @ old.inputs).square() @ old.scale @ (old.outputs.mT @ new.outputs).square()
     return new._replace(scale=scale)
 
@@ -115,7 +115,7 @@ def _turned(old: Eigen, new: Eigen) -> Eigen:
 class NoisyEKFAC(NaturalGradient):
     """Noisy EK-FAC; the defaults follow the paper for the UCI sets, except for resets and `adaptive_damping`.
 
-    A, S, the basis and r are updated at steps that are multiples of both their interval and `statistics_interval`.
+    A, S, the basis and r are each updated at the common multiples of an interval and of `statistics_interval`.
     """
 
     omega: float = 0.01  # averaging rate of r

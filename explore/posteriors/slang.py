@@ -10,9 +10,9 @@ one example, at the targets in the data,
     mu+ = mu + alpha (U+ U+^T + diag(d+))^-1 [(N / lambda) m^ - mu / eta]
 
 E averages over S samples w ~ q and the M examples of a batch; m^ is the bias-corrected moving average of E[g]; eta is
-the prior variance (optionally separate for biases), lambda the weight of the KL, N the number of examples. With a decay
-p, alpha and beta are divided by 1 + t^p at step t. The algorithm printed in the paper differs in a sign, in scales and
-in the sampler; the authors' code follows the equations above.
+the prior variance (optionally separate for biases), lambda the weight of the KL, N the number of examples. If a decay p
+is set, both alpha and beta are divided by 1 + t^p at step t. The algorithm printed in the paper differs in a sign, in
+scales and in the sampler; the authors' code follows the equations above.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ Leading = tuple[Vectors, Bool[Tensor, " R"]]
 
 
 def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng) -> Leading:
-    """Return U+ with U+ U+^T = the leading eigenpairs of X = keep U U^T + weight E[g g^T], by the cheapest method."""
+    """Return U+, where U+ U+^T has the leading eigenpairs of X = keep U U^T + weight E[g g^T], and U is `columns`."""
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2] * parallel.world().processes
     sketch = min(2 * rank + 2, weights)
@@ -143,7 +143,10 @@ def _of_all(taps: Taps) -> Taps:
 
 
 def leading_gram(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
-    """Return U+ = Y C with eigenvectors C of the small Y^T Y; X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]."""
+    """Return U+ = Y C (see `leading`), with the leading eigenvectors C of the small matrix Y^T Y.
+
+    Y = [sqrt(keep) U, sqrt(weight / n) G], where G are the n per-example gradients, so that X = Y Y^T.
+    """
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
     old, new = math.sqrt(keep), math.sqrt(weight / n)
     cross = old * new * low_rank.gradients_inner(taps, columns)  # [R, n, L]
@@ -173,7 +176,7 @@ def leading_dense(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight:
 def leading_randomised(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, sketch: int, iterations: int, rng: Rng
 ) -> Leading:
-    """Return U+ by subspace iteration from random vectors and a Nystrom approximation, which never overestimates X."""
+    """Return U+ from a Nystrom approximation of X, which never overestimates X, after randomised subspace iteration."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
 

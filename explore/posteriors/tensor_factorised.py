@@ -7,7 +7,7 @@ Networks, with two factors. For each hidden layer
 
 with a, b about the square root of the number of inputs, and c, d about the square root of the number of outputs.
 Surplus rows and columns are dropped. A D x D layer with n = 1 has 4 D parameters, as many as in WHVI. For other layers,
-n is chosen to match WHVI's number of parameters best. Biases and the weights of the last layer are Gaussian.
+n is chosen to come closest to the number of parameters in WHVI. Biases and the weights of the last layer are Gaussian.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TensorForm(Form):
 
 
 class TensorLayer:
-    """A layer with separate factors for every example: a [R, S, B, n, a, c], b [R, S, B, n, b, d]."""
+    """A layer with separate factors A_k, [R, S, B, n, a, c], and B_k, [R, S, B, n, b, d], for every example."""
 
     def __init__(self, a: Tensor, b: Tensor, bias: Tensor | None, outputs: int):
         self.a, self.b, self.bias, self.outputs, self.samples = a, b, bias, outputs, a.shape[1]

@@ -7,13 +7,13 @@ With loss l = -log p(y|x,w), N the number of examples times the augmentation fac
 
     q(w): w ~ N(mu, (tau/N) / (s + delta~ + gamma))
     g = E[dl/dw],  h = E[(dl/dw)^2]                          over examples (with their targets) and K samples w ~ q
-    m  <- beta1 m + (g + delta~ mu)                          no factor 1 - beta1: alpha counts 1 / (1 - beta1) times
+    m  <- beta1 m + (g + delta~ mu)                          no factor 1 - beta1: multiplies steps by 1 / (1 - beta1)
     s  <- (1 - beta2) s + beta2 h
     mu <- mu - alpha m / (s + delta~ + gamma)                no square root
 
-delta is the prior precision and tau the weight of the KL, which rises to its full value at the start of training.
-gamma also damps the posterior variance. The rule in the paper, s <- (1 - tau beta2) s + beta2 h, has the fixed point
-h/tau, which maximises the paper's ELBO only if tau is 1. The first gradients are taken at mu, and initialise s = h.
+delta is the prior precision. The weight tau of the KL rises to its full value at the start of training. gamma also
+damps the posterior variance. The rule in the paper, s <- (1 - tau beta2) s + beta2 h, has the fixed point h/tau, which
+maximises the paper's ELBO only if tau is 1. The first gradients are taken at mu, and initialise s = h.
 Like workers in the paper, each of the `sub_batches` has separate weight samples and batch-norm statistics.
 """
 
@@ -124,11 +124,11 @@ class VOGN(natural.NaturalPosterior):
 
     @property
     def rises(self) -> bool:
-        """Whether tau changes during training."""
+        """Whether the weight tau of the KL rises during training."""
         return self.kl_start < 1 and self.kl_warmup > 0
 
     def _weight(self, tempering: Float[Tensor, " R"]) -> Number:
-        """Return tau: the value in the state if tau rises during training, otherwise the constant `kl_weight`."""
+        """Return the weight tau of the KL: `tempering` if tau rises during training, otherwise `kl_weight`."""
         return tempering if self.rises else self.kl_weight
 
     def _tempering(self, progress: float) -> float:

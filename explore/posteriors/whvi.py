@@ -48,7 +48,7 @@ class WHVI(Reparameterised):
 
     `structure` lists the factors of W from left to right: diagonals S are optimised, diagonals V are Gaussian like g.
     Without a second diagonal, every stacked block has a separate g. `vectors` is for layers with one input or output:
-    "reshape" takes the n weights of such a layer from a square W with at least n entries, "stack" builds it as usual.
+    "reshape" takes the n weights of such a layer from a square W with at least n entries, "stack" builds W as usual.
     """
 
     structure: Structure = "S1HGHS2"
@@ -199,7 +199,7 @@ class WalshRows(NamedTuple):
 
 
 class DropoutForm(Form):
-    """Dropout: W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias. M is a point estimate."""
+    """Dropout with rate p: W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias, M a point estimate."""
 
     excess_samples = 1  # all samples have the same excess KL
 
@@ -241,7 +241,7 @@ def flow(
 
 
 def start_flows(replicas: int, flows: int, n: int, rng: Rng) -> list[Tensor]:
-    """Draw initial (u, w, b) for flows near the identity: u, as adjusted in `flow`, is 0.01 times white noise."""
+    """Draw initial (u, w, b) for flows near the identity: u, as adjusted in `flow`, is about 0.01 times white noise."""
     w = rng.normal(replicas, flows, n)
     along = math.log(math.e - 1) * w / w.square().sum(-1, keepdim=True)  # here softplus(w^T u) is 1
     u = along + 0.01 * rng.normal(replicas, flows, n)

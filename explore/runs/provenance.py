@@ -22,7 +22,7 @@ LIBRARIES = ("torch", "numpy", "scikit-learn", "gymnasium", "stable-baselines3",
 
 
 def session(**facts: Any) -> dict[str, Any]:
-    """Return session metadata: time, command line, versions, hash of the code, git state, and these facts."""
+    """Return session metadata: time, command line, versions, hash of the code, git state, and the arguments `facts`."""
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command_line": shlex.join(["explore", *sys.argv[1:]]),
@@ -54,7 +54,7 @@ def _folder(package: str) -> Path:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return sentences that describe differences between two sessions of a run, if these may change the results."""
+    """Return sentences that describe those differences between two sessions of a run that may change the results."""
     sentences = [
         f"{name} changed from {before.get(name)} to {now.get(name)}; the last digits may change."
         for name in ("device", "threads", "graphs", "processes")

@@ -145,7 +145,7 @@ class Run:
     ) -> None:
         """Write the settings of a series for TensorBoard's HPARAMS tab, with the tags of the metrics to show there.
 
-        If series have different settings, `columns` has all of them, since TensorBoard reads columns from one series.
+        If settings differ between series, `columns` must list them all: TensorBoard reads columns from one series.
         """
         file = self._writer(series).file_writer
         assert file is not None

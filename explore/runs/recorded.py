@@ -66,7 +66,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """Read the settings of a run or campaign, with the key `command`, without checking the settings."""
+    """Read the settings of a run or campaign, including `command`. The settings are not checked."""
     settings: dict[str, Any] = _config(folder)["settings"]
     return settings | {"command": str(settings.get("command"))}
 
@@ -115,7 +115,7 @@ def digest(value: Any) -> str:
 
 
 def check_unchanged(data: str, before: str | None, now: str) -> None:
-    """Raise InputError if the fingerprint of `data` has changed since the run began (`before` is None in a new run)."""
+    """Raise InputError if a fingerprint changed from `before` (None in a new run) to `now`; `data` names the data."""
     if before not in (None, now):
         raise InputError(f"{data} have changed since the run began. Restore them, or start over")
 

@@ -42,7 +42,7 @@ def check_posterior(
 
 
 def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable[..., None]:
-    """Build a pytest test that the methods of likelihoods agree with each other and with samples.
+    """Build a pytest test of likelihoods: their methods must agree with each other and with samples.
 
     Args:
         likelihoods_: instances, classes or names from `explore list likelihoods`.
@@ -67,7 +67,7 @@ def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
 
 
 def check_dataset(*datasets_: Any) -> Callable[..., None]:
-    """Build a pytest test of data sets; skip sets that are not available offline.
+    """Build a pytest test of data sets, which skips sets that are not available offline.
 
     Args:
         datasets_: functions, or names from `explore list datasets`.

@@ -25,7 +25,7 @@ class DatasetSubject:
 
     @functools.cached_property
     def declared(self) -> tuple[int, int, str]:
-        """(N, D, task), parsed from the set's description, or else from the first line of the module docstring."""
+        """Numbers of examples and features, and the task, parsed from the description or the module docstring."""
         module = sys.modules[self.function.__module__]
         description = getattr(self.function, "description", module.__doc__ or "").split("\n")[0]
         match = re.search(r"\((\d+) x (\d+), (regression|classification)\)\.?$", description)

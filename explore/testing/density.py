@@ -94,7 +94,7 @@ def density_equals_the_dense_gaussian(subject: Subject, net: str) -> None:
 
 
 def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, covariance: Tensor) -> None:
-    """Assert that `solve`, `quad` and linearised predictions agree with the dense mean and weight covariance."""
+    """Assert that `solve`, `quad` and linearised predictions agree with the dense weight `mean` and `covariance`."""
 
     def output(weights: Tensor, x: Tensor) -> Tensor:
         """Return the outputs [O] of a network with these flat weights, at one input."""
@@ -143,7 +143,7 @@ def updates_follow_a_learned_prior(subject: Subject, net: str) -> None:
 
 
 def linear_data(rng: Rng, orthogonal: bool = False, slope: float = 1.0) -> Batch:
-    """Return 24 examples of a linear function of 3 inputs, noise std 0.5; `orthogonal`: with orthogonal design."""
+    """Return 24 examples of a linear function of 3 inputs, with noise std 0.5; `orthogonal`: with orthogonal inputs."""
     x = rng.normal(1, 24, 3)
     if orthogonal:
         x = torch.linalg.qr(torch.cat([torch.ones(1, 24, 1), x], 2).double())[0][:, :, 1:] * 3

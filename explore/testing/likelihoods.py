@@ -58,7 +58,7 @@ class LikelihoodSubject:
         return self.settled(self.out)
 
     def settled(self, out: Tensor) -> Any:
-        """Update the noise on outputs `out` and `data` until it converges; return its posterior."""
+        """Update the noise posterior on outputs `out` and targets `data` until it converges, and return it."""
         phi, before = self.start, None
         for _ in range(3000):
             if phi is before:  # the noise has no parameters
@@ -68,12 +68,12 @@ class LikelihoodSubject:
 
     @cached_property
     def noise(self) -> Any:
-        """Samples of the noise from its posterior."""
+        """Noise samples from the posterior `learned`."""
         return self.likelihood.sample_noise(self.learned, S, Rng(2, dtype=torch.float64))
 
     @cached_property
     def drawn(self) -> tuple[Tensor, Tensor]:
-        """Outputs, repeated DRAWS times, and a target sampled for each output: [R, S, B * DRAWS, ...]."""
+        """The outputs, each repeated DRAWS times, and a target sampled for each: both [R, S, B * DRAWS, ...]."""
         out = self.out.repeat_interleave(DRAWS, 2)
         return out, self.likelihood.sample(self.noise, out, Rng(5, dtype=torch.float64))
 
@@ -134,7 +134,7 @@ def replicas_know_nothing_of_each_other(subject: LikelihoodSubject) -> None:
     likelihood, every = subject.likelihood, (subject.learned, subject.noise, subject.out, subject.data)
 
     def values(arguments: tuple[Any, ...], weight: Any) -> dict[str, Any]:
-        """Return the results of the likelihood's methods, by name; `arguments` are for one or all replicas."""
+        """Return the methods' results by name; `arguments` are noise posterior, noise samples, outputs and targets."""
         phi, noise, out, y = arguments
         named = {name: getattr(likelihood, name)(noise, out, y) for name in ("log_prob", "score")}
         named["fisher_root"] = likelihood.fisher_root(noise, out).transpose(0, 1)

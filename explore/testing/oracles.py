@@ -43,7 +43,7 @@ def slope(posterior: Any, state: State, points: Tensor) -> Tensor:
 
 
 def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tuple[Tensor, Tensor]:
-    """Return mean [R, I] and covariance [R, I, I] of Bayesian linear regression, one output; input I is the bias."""
+    """Return mean [R, I] and covariance [R, I, I] of Bayesian linear regression with one output; the bias is last."""
     a = torch.cat([x, torch.ones_like(x[..., :1])], -1)
     precision = a.mT @ a / noise_std**2 + torch.eye(a.shape[-1], dtype=a.dtype) / prior_variance
     covariance = torch.linalg.inv(precision)
@@ -51,7 +51,7 @@ def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tupl
 
 
 class Lone(Rng):
-    """A random stream for a run of one replica alone, with the same numbers as in a run of several replicas."""
+    """A random stream for one replica alone, with the numbers that this replica draws in a run of `of` replicas."""
 
     def __init__(self, replica: int, of: int, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -63,7 +63,7 @@ class Lone(Rng):
 
 
 class Matched(Rng):
-    """A random stream whose normal samples have exactly mean 0 and variance 1 over the sample axis.
+    """A random stream whose normal samples have exactly mean 0 and variance 1 over the sample axis, if longer than 1.
 
     A linear-Gaussian model depends on the samples through these two moments only, so its fixed points become exact.
     """

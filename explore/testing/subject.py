@@ -57,14 +57,14 @@ class Contract:
     Args:
         lively: settings at which three updates visibly change everything that is learned; default: the class defaults.
         forgetful: settings at which the state depends mostly on the last few batches; default: `lively`.
-        refuses: the layer types that raise an `InputError`: "convolutions" or "norms" (batch norm), or both.
+        refuses: layer types that the posterior rejects with `InputError`: "convolutions", "norms" (batch norm) or both.
         linear: for Gaussian posteriors: pairs (moments, settings), e.g. `[("covariance", {"lr": 0.2})]`. With these
             settings, 600 updates must reach the moments of Bayesian linear regression to six digits. The moments are
             "covariance": mean and covariance; "diagonal": the mean, and the covariance if the exact covariance is
             diagonal; or "mean": only the mean.
-        average: for posteriors with at most the mean in `linear`: the largest allowed errors on a linear model, of
-            moments averaged over updates. "mean": in standard deviations of the exact posterior, default 0.25;
-            "variance": a factor, default 1.5; "settings": settings for this, default `lively` with lr = 0.05.
+        average: for posteriors with at most the mean in `linear`: the largest allowed errors on a linear model, of mean
+            and variance averaged over updates. "mean": in standard deviations of the exact posterior, default 0.25;
+            "variance": a factor, default 1.5; "settings": training settings, default `lively` with lr = 0.05.
     """
 
     lively: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -109,7 +109,7 @@ class Subject:
         return contract
 
     def add(self, key: str, value: str) -> str:
-        """Return advice for a message: add the entry `key` with `value` to `CONTRACT`."""
+        """Return advice for an error message: to add the entry `key` with this value to `CONTRACT`."""
         return f'add "{key}": {value} to CONTRACT in {sys.modules[self.cls.__module__].__file__}'
 
     def build(self, net: Net = MLP, likelihood: Any = None, **settings: Any) -> Any:
@@ -153,7 +153,7 @@ class Subject:
 
     @functools.cached_property
     def learns_prior(self) -> bool:
-        """Whether `prior_variance` may be "learned"; if not, the error must name `prior_variance`."""
+        """Whether `prior_variance` may be "learned"; if not, assert that the error names `prior_variance`."""
         try:
             return self.has("prior_variance") and bool(self.build(prior_variance="learned"))
         except InputError as error:
@@ -161,9 +161,10 @@ class Subject:
             return False
 
     def variant(self, name: str) -> dict[str, Any]:
-        """Return arguments of `build`: a network in `NETS` ("norm-adam": with batch_norm="adam") or a "learned" prior.
+        """Return the arguments of `build` for a variant; skip the test if the posterior does not support the variant.
 
-        Skip the test if the posterior does not support the variant.
+        `name` is a network in `NETS`; "norm-frozen" or "norm-adam", which also set `batch_norm`; or "learned" for a
+        learned prior.
         """
         net, _, policy = name.partition("-") if name.startswith("norm") else (name, "", "")
         if name == "learned":
@@ -178,7 +179,7 @@ class Subject:
         return {"net": NETS[net], **({"batch_norm": policy} if policy else {})}
 
     def trained(self, net: Net = MLP, likelihood: Any = None, steps: int = 3, **settings: Any) -> Any:
-        """Return (posterior, state, batch) after updates; assert that the state changed and is still uncertain."""
+        """Return (posterior, state, batch) after updates; assert that outputs changed and vary between samples."""
         posterior, state, batch = self._trained(net, likelihood, steps, tuple(settings.items()))
         return posterior, *tree.map_tensors(torch.clone, (state, batch))
 
@@ -230,14 +231,14 @@ def start(posterior: Any, n_data: float, replicas: int, rng: Rng) -> State:
 
 
 def train(posterior: Any, state: State, batch: Batch, rng: Rng, steps: int = 3, ends: bool = False) -> State:
-    """Return the state after updates on one batch; progress increases with `ends`, else it is 0 (online training)."""
+    """Return the state after updates on one batch. Progress increases if `ends`, else it stays 0 (online training)."""
     for i in range(steps):
         state, _ = posterior.update(state, batch, rng, i / steps if ends else 0.0)
     return _checked(posterior, state, len(state.common.alive))
 
 
 def finish(posterior: Any, state: State, batch: Batch) -> State:
-    """Return the state that `posterior.finish` makes after a fit on one batch."""
+    """Return the result of `posterior.finish` for a state that was trained on one batch."""
     return _checked(posterior, posterior.finish(state, iter([batch]), seeded(10)), len(state.common.alive))
 
 

@@ -40,7 +40,7 @@ class Suite:
         return add
 
     def parameters(self, subjects: Iterable[Any]) -> list[ParameterSet]:
-        """Return a pytest parameter, a function without arguments, for each subject, check and case."""
+        """Return one pytest parameter, a function without arguments, per subject, applicable check and case."""
         parameters = []
         for subject in subjects:
             for check in (c for c in self.checks if c.of(subject)):
@@ -61,7 +61,7 @@ class Suite:
 
 
 def expect_defaults(cls: Any, required: Collection[str] = ()) -> None:
-    """Assert that every field of a dataclass has a default, except those that are required."""
+    """Assert that every field of a dataclass has a default, except the fields in `required`."""
     missing = dataclasses.MISSING
     fields = (f for f in dataclasses.fields(cls) if f.init and f.name not in required)
     bare = [f.name for f in fields if f.default is missing and f.default_factory is missing]

@@ -29,7 +29,7 @@ CACHED = ("sampling", "step_factor")  # matrix factors, which are not unique (ei
 
 
 def _run(subject: Subject, net: str, recordable: bool) -> tuple[Updates, Any]:
-    """Run 12 updates with increasing progress; return `Updates` and the final (state, metrics, generator state)."""
+    """Run 12 updates with increasing progress; return the `Updates` and the final (state, metrics, generator state)."""
     posterior, rng = subject.build(**subject.variant(net)), seeded()
     batch, state, info = data(posterior.net), start(posterior, N, R, rng), None
     updates = Updates(posterior, rng, Inductor(rng, backend=None))
@@ -100,7 +100,7 @@ def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, variant: str)
 
 
 def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
-    """Return the finalised state after three epochs of five updates."""
+    """Train for three epochs of five updates, and return the state after `finish`."""
     for i in range(15):
         state, _ = posterior.update(state, batch, rng, i / 15)
         state = posterior.end_epoch(state) if i % 5 == 4 else state
@@ -120,7 +120,7 @@ class Exchange:
         self._values: list[Any] = [None] * threads
 
     def _of_all(self, value: Tensor) -> list[Tensor]:
-        """Gather the value of each thread; wait until every thread has read all values."""
+        """Return the values of all threads, by rank; wait until every thread has read all values."""
         self._values[parallel.world().rank] = value.clone()
         self.turn.release()
         try:

@@ -136,7 +136,10 @@ def single_precision_survives_data_without_rank(subject: Subject) -> None:
 
 
 def expect_entropy(subject: Subject, posterior: Any, state: State, samples: int, rng: Rng, where: str) -> None:
-    """Assert that the entropy is -E log q of samples. With d Gaussian coordinates, log q has std sqrt(d / 2)."""
+    """Assert that the entropy is the mean of -log q over samples of the density q; `where` is for the message.
+
+    With d Gaussian coordinates, log q has standard deviation sqrt(d / 2), which sets the tolerance.
+    """
     log_prob = posterior.log_prob(state, posterior.sample_coordinates(state, samples, rng))
     gaussian = (sum(i * o for i, o in posterior.coordinates) / 2) ** 0.5
     limit = 5 * (gaussian if subject.gaussian else float(log_prob.std(1).max())) / samples**0.5
@@ -171,7 +174,7 @@ def step_size(subject: Subject, lr: float = 0.02) -> dict[str, Any]:
 
 
 def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
-    """Return the loss [R] over weight samples, in evaluation mode: mean squared error, or cross-entropy in nats."""
+    """Return the loss [R], averaged over weight samples, in evaluation mode: squared error or cross-entropy (nats)."""
     layers, noise = posterior.joint_sample(state, 30, seeded(9))
     out = posterior.net.output(layers, batch.x)
     if not posterior.likelihood.discrete:
@@ -235,7 +238,7 @@ def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
 
 
 def expect_fall(subject: Subject, before: Tensor, after: Tensor, training: str) -> None:
-    """Assert that training lowered the loss [R] of every replica by at least 10 %; `training` is for messages."""
+    """Assert that training lowered the loss [R] of every replica by at least 10 %; `training` names it in messages."""
     advice = (
         "it follows the gradient downwards: `likelihood.score` is the gradient of the log-likelihood, which must rise"
         if (after > before).all()

@@ -129,7 +129,7 @@ class DynamicsSettings(Checked):
 
 
 class DynamicsState(NamedTuple):
-    """The state of a dynamics model: the state of its posterior, and the scales of its data."""
+    """The state of a dynamics model: its posterior's state, and the scales that standardise inputs and targets."""
 
     posterior: State
     input_mean: Float[Tensor, "1 1 I"]
@@ -139,9 +139,9 @@ class DynamicsState(NamedTuple):
 
 
 class Dynamics:
-    """A model p(o' | o, a) with a posterior over its network's weights, on data standardised as in the last training.
+    """A Bayesian neural network for p(o' | o, a), on data standardised by the means and scales of the last training.
 
-    The I `inputs` are an observation (the first O numbers) and an action; the O `outputs` are the next observation.
+    The I `inputs` are the observation o (first O numbers) and the action a; the O `outputs`, the next observation o'.
     """
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
@@ -156,7 +156,7 @@ class Dynamics:
         self.state = DynamicsState(self.posterior.init(float(n), 1, rng), mean, scale, y_mean, y_scale)
 
     def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
-        """Return transitions as standardised data for the network: inputs x [1, n, I] and targets y [1, n, O]."""
+        """Return n transitions as standardised data for the network: inputs x [1, n, I] and targets y [1, n, O]."""
         s = self.state
         x, y = inputs.unsqueeze(0), self._target(inputs, following)
         return Batch(
@@ -190,7 +190,7 @@ class Dynamics:
 
     @property
     def learned(self) -> dict[str, float]:
-        """The values of `Predictive.learned`, and the share of the curvature that comes from its initial value."""
+        """The values of `Predictive.learned`, and the share of the curvature that still comes from initialisation."""
         state = self.state.posterior
         values = self.posterior.learned(state) | {
             "initial_curvature_share": self.posterior.initial_curvature_share(state)
@@ -211,7 +211,7 @@ class Dynamics:
         self.state = tree.restore(self.state, saved)
 
     def _sample(self, replay: Replay, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "1 n O"]]:
-        """Return inputs and targets for the scales, of all transitions or of a random subset that is quick to sort."""
+        """Return inputs and targets for computing the scales: of all transitions, or of a random subset of many."""
         inputs, following, n = replay.inputs, replay.next, max(SCALED // replay.inputs.shape[1], 1024)
         if len(replay) > n:
             rows = (rng.uniform(1, n)[0] * len(replay)).long()
@@ -225,7 +225,7 @@ class Dynamics:
 
 
 def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
-    """Raise InputError for likelihoods of classes or counts, and for a network with wrong input or output sizes."""
+    """Raise InputError if the likelihood is for classes or counts, or the network's input or output size is wrong."""
     if (kind := posterior.likelihood).scaling == "none":
         raise InputError(f"the dynamics model standardises its targets; use Gaussian instead of {type(kind).__name__}")
     net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
@@ -236,7 +236,7 @@ def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Raise InputError if the posterior does not support this bonus; `asked` is the posterior's name or object."""
+    """Raise InputError if the posterior does not support `bonus`; `asked` is the user's choice, a name or an object."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
         raise InputError(f"{name} is a point estimate; choose a posterior with weight uncertainty")

@@ -2,10 +2,10 @@
 
     env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
 
-Each `info` has the "extrinsic_reward"; the bonus that was added, "intrinsic_reward"; and the bonus before scaling,
-"intrinsic_raw". Outside training, the last two are 0. At the last step of an episode, `info` also has the sums
-"extrinsic_return" and "intrinsic_return". The model is trained after every batch of `interval` steps. Earlier batches
-determine the divisor of the bonus.
+Each `info` has "extrinsic_reward", "intrinsic_reward" (the bonus that was added) and "intrinsic_raw" (the bonus before
+scaling). Outside training, the last two are 0. At the last step of an episode, `info` also has the sums over the
+episode, "extrinsic_return" and "intrinsic_return". The model is trained after every batch of `interval` steps. Earlier
+batches determine the divisor of the bonus.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Sums:
         return sums
 
     def begin(self, where: Array) -> None:
-        """Reset the sums of the environments in the mask `where` [n]."""
+        """Reset the sums to 0 in the environments of the mask `where` [n]."""
         self._open = np.where(where, 0.0, self._open)
 
 
@@ -61,7 +61,7 @@ class Paid(NamedTuple):
     training: bool  # whether the step got a bonus and was used for training
 
     def info(self, copy: int) -> dict[str, float]:
-        """Return the entries of one copy for its `info` dictionary."""
+        """Return the entries for the `info` dictionary of the copy with index `copy`."""
         info = {key: float(values[copy]) for key, values in zip(KEYS, self[:3], strict=True)}
         if self.ended[copy]:
             info |= dict(zip(RETURNS, self.returns[:, copy].tolist(), strict=True))
@@ -109,8 +109,8 @@ class Stepwise:
         """Compute the bonus of a step, in which `actions` [n, A] led to `observations` [n, O].
 
         `ends` has, for each copy that was reset, the last observation before the reset. `real` is a mask of copies that
-        took a step (None: all). If not `training`, and in `evaluate_policy`, bonuses are 0, and nothing is learned or
-        summed.
+        took a step (None: all). Without `training`, or in `evaluate_policy`, bonuses are 0, nothing is learned, and
+        the sums are reset.
         """
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, observations
@@ -127,7 +127,7 @@ class Stepwise:
 
 
 def is_evaluating() -> bool:
-    """Return whether `evaluate_policy` of stable-baselines3 is on the call stack; calls by ARS count as training."""
+    """Return whether stable-baselines3's `evaluate_policy` is running; calls by the algorithm ARS count as training."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != "evaluate_policy":
         frame = frame.f_back
@@ -155,7 +155,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             rebuild the environment.
 
     Attributes:
-        training: whether to add the bonus. Set to False for evaluation, which learns nothing and reports no sums.
+        training: whether to add the bonus. Set it to False for evaluation: nothing is learned, no sums are reported.
             Steps of stable-baselines3's `evaluate_policy` in the same process always count as evaluation.
         bonus: the `IntrinsicReward`; only its `state_dict` needs to be saved.
     """
@@ -169,7 +169,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.training = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode. The bonus keeps its model and data; a bonus without seed and data takes this seed."""
+        """Begin an episode. The bonus keeps its model and data. Without a seed or data so far, it takes this seed."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._stepwise.seed(seed)
         self._stepwise.begin(self.bonus.observations.one(observation))
@@ -210,7 +210,7 @@ class VIMEVector(VectorWrapper):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes. The bonus keeps its model and data; a bonus without seed and data takes the first seed."""
+        """Begin episodes. The bonus keeps its model and data. Without a seed or data so far, it takes the first."""
         which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment removes it
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])
@@ -259,5 +259,5 @@ def refuse_moving(name: str) -> NoReturn:
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:
-    """Return `infos` with the `values` of copies in the mask `where`, in the format of vector environments."""
+    """Return `infos` with `values` added for the copies in the mask `where`, in the format of vector environments."""
     return infos | values | {f"_{key}": where for key in values}

@@ -80,7 +80,7 @@ class Transitions(NamedTuple):
 
 @runtime_checkable
 class RolloutBonus(Protocol):
-    """The interface of a bonus for `VIMECallback`, which `IntrinsicReward` and user-defined bonuses implement."""
+    """The interface of bonuses for `VIMECallback`; `IntrinsicReward` and user-defined bonuses implement it."""
 
     observations: Vectors  # of the observation space
     actions: Vectors
@@ -93,8 +93,8 @@ class RolloutBonus(Protocol):
 class IntrinsicReward:
     """The bonus of VIME, which scores transitions, stores them, and trains the dynamics model on them.
 
-    Transitions with NaN or infinity are dropped. A bonus that overflows is clipped (at most 1e12) and left out of the
-    divisor d. A model that diverges is restarted once and trained on all stored transitions.
+    Transitions with NaN or infinity are dropped. A bonus that overflows is clipped (to at most 1e12) and does not enter
+    the divisor. A model that diverges is restarted once and trained on all stored transitions.
 
     Args:
         observation_space: observation space of one environment.
@@ -163,7 +163,7 @@ class IntrinsicReward:
         return _spread(self._raw(*tensors, 0), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Scale raw bonuses to eta * raw / divisor, clipped by `clip` and at 1e12; return 0 without a divisor."""
+        """Return eta * min(raw / divisor, `clip`), but at most 1e12; return 0 while the divisor is None or 0."""
         if not self.divisor:
             return np.zeros_like(raw)
         self.paid |= bool(raw.any())
@@ -171,7 +171,7 @@ class IntrinsicReward:
         return np.minimum(cut * (self.eta / self.divisor), MOST)
 
     def batch(self, transitions: Transitions) -> Reward:
-        """Return the bonus of a whole batch, then train. The batch itself enters the divisor, as in the paper."""
+        """Return the bonus of a whole batch, then train. The divisor includes this batch, as in the paper."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, 0)
         self._store(finite, tensors)
@@ -182,7 +182,7 @@ class IntrinsicReward:
         return reward
 
     def step(self, transitions: Transitions) -> Reward:
-        """Return the bonus of new transitions, with the divisor of earlier batches. Train after every `interval`."""
+        """Return the bonus of new transitions, scaled by earlier batches. Train after every `interval` transitions."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, len(self._open) + 1)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
@@ -198,7 +198,7 @@ class IntrinsicReward:
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return model, replay and counters; a bonus with equal settings that loads them continues identically."""
+        """Return model, replay and counters as tensors by name; a bonus with equal settings can resume identically."""
         reward = {
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
@@ -213,7 +213,7 @@ class IntrinsicReward:
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Resume from a `state_dict`. Raise InputError, and change nothing, if the model or the version differs."""
+        """Resume from a `state_dict`. Raise InputError, and change nothing, if model, settings or version differ."""
         before = dict(vars(self))
         try:
             self._restore(saved)
@@ -332,7 +332,7 @@ class IntrinsicReward:
         self.replay.add(*tensors)
 
     def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
-        """Return a mask of the transitions that are finite in single precision, and tensors of only these."""
+        """Return a mask of transitions that are finite in single precision, and their inputs and next observations."""
         inputs, following = self.tensors(transitions)
         finite = inputs.isfinite().all(1) & following.isfinite().all(1)
         return finite.cpu().numpy(), (inputs[finite], following[finite])
@@ -343,7 +343,7 @@ class IntrinsicReward:
 
 
 def _spread(values: Float[Array, " _m"], where: Bool[Array, " n"]) -> Float[Array, " n"]:
-    """Return an array [n] with the m values where the mask `where` is True, and 0 elsewhere."""
+    """Return an array [n] with the m `values` where the mask `where` is True, and 0 elsewhere."""
     spread = np.zeros(len(where))
     spread[where] = values
     return spread

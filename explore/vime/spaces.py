@@ -34,8 +34,8 @@ class Vectors:
     Args:
         space: the space of one element.
         name: name of the elements in messages.
-        encoder: a function from n stacked elements to an array [n, D], or its name "module:function"; for elements that
-            are not vectors, such as images.
+        encoder: for elements that are not vectors, such as images: a function from n stacked elements to an array
+            [n, D], or the function's name, "module:function".
     """
 
     def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):

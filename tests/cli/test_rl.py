@@ -561,7 +561,9 @@ class Broken(gym.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
     observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
 
-    def __init__(self, where, value, space=None, render_mode=None):
+    def __init__(self, where, value, space=None, continuous=False, render_mode=None):
+        if continuous:
+            self.action_space = gym.spaces.Box(-1, 1)
         self.where, self.value, self.render_mode = where, float(value), render_mode
         if space:
             self.observation_space = {
@@ -708,6 +710,17 @@ def test_a_policy_meets_no_number_that_is_not_finite(explore, broken, where, val
     assert result.stderr.splitlines()[-1] == (
         f"Error: broken:broken/Broken-v0 returned {what} with a number that is not finite. Correct the environment"
     )
+
+
+def test_sac_refuses_a_last_observation_that_is_not_finite(explore, broken):
+    more = ["--algo", "sac", "--n-envs", 1, "--env-kwargs", "continuous:true", "--posterior", "none"]
+    result = explore(
+        "rl", *[each for each in broken("end", "NaN") if "n_steps" not in str(each) and each != "--algo-param"], *more
+    )
+    assert (result.exit_code, result.stdout) == (
+        2,
+        "",
+    ) and "an observation with a number that is not finite" in result.stderr
 
 
 def test_what_goes_wrong_in_a_process_is_a_sentence(explore, broken, monkeypatch):

@@ -52,9 +52,9 @@ class Factor(Protocol):
 class Structure(Protocol):
     """A structure of the Fisher matrix F, with methods on its running statistics.
 
-    `observe` updates the running statistics with a batch, at the averaging rates times `schedule`. Steps count from 1;
-    work with an interval is due at multiples of the interval. `factor` returns F + damping, and for which replicas the
-    factorisation succeeded. `start_share` returns the largest ratio of initial to current mean diagonal of any layer.
+    `observe` updates the running statistics with a batch; `schedule` multiplies the averaging rates. Steps count from
+    1; work with an interval is due at multiples of the interval. `factor` returns F + damping, and for which replicas
+    this succeeded. `start_share` returns the largest ratio of initial to current mean diagonal of any layer.
     """
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics: ...
@@ -107,7 +107,7 @@ class Blocks(NamedTuple):
 
 
 def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
-    """Return the eigenvalues of a factor as a dense matrix, in time cubic in `weights`; NaN above 2048 weights."""
+    """Return the eigenvalues of a factor from its dense form, in time cubic in `weights`; NaN above 2048 weights."""
     # Single precision would lose the eigenvalues below 1e-7 times the largest.
     factor = tree.map_tensors(Tensor.double, factor)
     if weights <= DENSE:
@@ -165,7 +165,7 @@ def two_sided(first: Tensor, x: Tensor, last: Tensor, upper: bool | None = None)
 
 
 def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
-    """Rotate taps into the bases Q_A, `inputs`, and Q_S, `outputs` (eigenvectors in columns): Q_A^T a and Q_S^T g."""
+    """Rotate taps to Q_A^T a and Q_S^T g, with orthonormal bases Q_A = `inputs` and Q_S = `outputs` in columns."""
 
     def rotated(examples: slice) -> Tensor:
         return rows_times(taps.part(examples).inputs, inputs)
@@ -174,7 +174,10 @@ def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R
 
 
 class Diagonal(NamedTuple):
-    """The block of one layer: diag(precision), or Q diag(precision) Q^T with orthonormal bases Q = Q_A (x) Q_S."""
+    """The block diag(precision) of one layer or, given orthonormal bases, Q diag(precision) Q^T.
+
+    Here Q = Q_A (x) Q_S, with the bases Q_A = `inputs` and Q_S = `outputs`.
+    """
 
     precision: Float[Tensor, "R I O"]
     inputs: Any = None  # Q_A [R, I, I], eigenvectors in columns
@@ -209,7 +212,7 @@ class Diagonal(NamedTuple):
         return torch.einsum("rbio,rio->rb", mean_gradients(self._rotated(taps)).square(), 1 / self.precision)
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return `Factor.curvature`, with D projected onto the matrices that are diagonal in these bases."""
+        """Return `Factor.curvature` with D = E_s[g_b g_b^T] projected onto diagonal matrices in the block's bases."""
         squares = mean_square_gradients(self._rotated(taps))
         return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
 
@@ -281,7 +284,7 @@ def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
 
 
 def _pairs(x: Float[Tensor, "R S B T _"], apart: int) -> Float[Tensor, "R S B _ _"]:
-    """Return the products of x at all pairs of positions, multiplied by `apart` if the positions differ."""
+    """Return the elementwise products x_t x_u for all pairs of positions t <= u, multiplied by `apart` if t < u."""
     t = x.shape[3]
     products = [x[:, :, :, : t - d] * x[:, :, :, d:] for d in range(t)]
     return torch.cat([p if d == 0 or apart == 1 else apart * p for d, p in enumerate(products)], 3)
@@ -293,7 +296,7 @@ def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
 
 
 def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
-    """Return E[g] and E[g^2] over samples and examples of all processes; above `FEW` positions, in one pass."""
+    """Return E[g] and E[g^2] of per-example weight gradients g, over samples and examples of all processes."""
     moments = []
     for t in taps:
         if t.grads.shape[3] <= FEW:
@@ -308,7 +311,7 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
 
 
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
-    """Return E[g^2] over samples and examples of all processes, with at most `budget` gradient values in memory."""
+    """Return E[g^2] of per-example weight gradients g over all processes, with at most `budget` values in memory."""
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs

@@ -3,8 +3,8 @@
 For a layer with W [I, O], the block of the Fisher matrix is A (x) S: A [I, I] is the second moment of the inputs, and S
 [O, O] of the output gradients (Martens and Grosse 2015). (A (x) S)^-1 maps a gradient G to A^-1 G S^-1.
 
-If an example has T positions (tokens, pixels), its weight gradient is the sum of a_t g_t^T. With a the mean of the
-inputs a_t and g the sum of the output gradients g_t, the options of `WeightSharing` are
+If an example has T positions (tokens, pixels), its weight gradient is the sum of a_t g_t^T. Let a be the mean of
+the inputs a_t, and g the sum of the output gradients g_t. The options of `WeightSharing` are
 
     expand   A = E sum_t a_t a_t^T,   S = E mean_t g_t g_t^T            Grosse, Martens (2016), "KFC"
     reduce   A = E a a^T,             S = E g g^T                       Eschenhagen et al. (2023), "K-FAC-reduce"
@@ -78,7 +78,11 @@ class KroneckerFactor(NamedTuple):
         return each.sum((2, 3)) / taps.grads.shape[1] ** 2
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O), with the partial traces D_A and D_S of the whitened D."""
+        """Return `Factor.curvature`: the squared norm of each example's whitened D, projected onto Kronecker sums.
+
+        With D = E_s[g_b g_b^T], whitened by this factor, and the partial traces D_A [I, I] and D_S [O, O] of D, this is
+        |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O).
+        """
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
         a, g = self._whiten(taps)
         if taps.grads.shape[3] == 1:  # each sample has rank one, so S x S inner products suffice
@@ -179,7 +183,7 @@ class KroneckerRule:
         return KroneckerFactor(a, s), ok_a & ok_s
 
     def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
-        """Return the initial mean diagonal, 1 + 0.01 n, over the current mean diagonal; the larger ratio of A and S."""
+        """Return the larger ratio, for A or S [n, n], of the initial mean diagonal 1 + 0.01 n to the current one."""
         return torch.stack([(1 + 0.01 * m.shape[1]) / torch.linalg.diagonal(m).mean(1) for m in moments]).amax(0)
 
 

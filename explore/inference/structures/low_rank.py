@@ -2,10 +2,11 @@
 
 Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. In one layer, the gradient of an
 example is a g^T, summed over positions. Products of G = [g_1 ... g_n], n = S B, with a few vectors thus need only the
-taps a and g: g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. The sampler printed in the paper has the wrong
-covariance. In the correct sampler, B is the Cholesky factor of I + L^T L, K = (C^-T + V^T V)^-1, and the output is
-d^-1/2 (eps - V K V^T eps). `_Half` uses the symmetric root instead, which is differentiable even if U is
-rank-deficient.
+taps a and g: g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T.
+
+The sampler printed in the paper has the wrong covariance. The correct sample is d^-1/2 (eps - V K V^T eps) with
+V = d^-1/2 U, K = (C^-T + V^T V)^-1 and C = L^-T (B - I) L^-1, where L and B are the lower Cholesky factors of V^T V and
+I + L^T L. `_Half` uses the symmetric root instead, which is differentiable even if U is rank-deficient.
 """
 
 from __future__ import annotations
@@ -89,13 +90,13 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
 
 
 def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """Yield `example_gradients` in chunks that fit the CPU cache; on a GPU, `beside` vectors per example also fit."""
+    """Yield `example_gradients` in chunks for the CPU cache; on a GPU, leave room for `beside` vectors per example."""
     g = taps[0].grads
     return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
 
 
 def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs and gradients of chunks of b examples, such that [R, S, b, T, vectors, O] fits the size limit."""
+    """Yield inputs and gradients of b examples each; a tensor [R, S, b, T, vectors, O] must fit the limit `held`."""
     r, s, b, positions, o = t.grads.shape
     size = max(1, held(t.grads) // (r * s * positions * o * vectors))
     for start in range(0, b, size):
@@ -125,7 +126,7 @@ class LowRankFactor(NamedTuple):
         return total - 2 * torch.linalg.diagonal(self._core()).log().sum(1).to(total)
 
     def variance(self) -> Means:
-        """Return the diagonal of P^-1, at least 1 / P_ii, in double precision, as 1 / d nearly cancels for large U."""
+        """Return diag(P^-1), clipped to at least 1 / P_ii. Use double precision, as a large U almost cancels 1 / d."""
         wide = LowRankFactor(*(tuple(t.double() for t in part) for part in self))
         parts = zip(self.columns, wide.diagonal, wide.columns, wide._correction(), strict=True)
         return tuple(
@@ -144,7 +145,7 @@ class LowRankFactor(NamedTuple):
         return torch.cat([dot(x, x) for x in map(half.turned, means)], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return tr[(P^-1 D')^2], where D' approximates the D of `Factor.curvature` as low-rank plus diagonal.
+        """Return tr[(P^-1 D')^2], where D' approximates D = E_s[g_b g_b^T] as low-rank plus diagonal.
 
         D' = Pi D + D Pi - Pi D Pi + diag((I - Pi) D (I - Pi)), with Pi the projector onto the span of U.
         """
@@ -201,13 +202,13 @@ class LowRankFactor(NamedTuple):
 
 
 def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
-    """Return V^T V in double precision, in which products of single-precision values are exact."""
+    """Return V^T V for V = `low` in double precision, in which products of single-precision values are exact."""
     v = tuple(x.double() for x in low)
     return inner(v, v)
 
 
 class _Shrinkage(torch.autograd.Function):
-    """The matrix function f(M), f(l) = 1 / (1 + l + (1 + l)^1/2); unlike eigh, differentiable at equal eigenvalues."""
+    """The function f(l) = 1 / (1 + l + (1 + l)^1/2) of a matrix; unlike eigh, differentiable at equal eigenvalues."""
 
     @staticmethod
     def forward(ctx, m):  # type: ignore[no-untyped-def]
@@ -232,11 +233,11 @@ class _Half(NamedTuple):
     scale: Vectors  # d^-1/2
 
     def times(self, v: Vectors) -> Vectors:
-        """Return H v."""
+        """Multiply by H: return H v."""
         return tuple(x * s for x, s in zip(self._shrunk(v), self.scale, strict=True))
 
     def turned(self, v: Vectors) -> Vectors:
-        """Return H^T v."""
+        """Multiply by the transpose of H: return H^T v."""
         return self._shrunk(tuple(x * s for x, s in zip(v, self.scale, strict=True)))
 
     def _shrunk(self, v: Vectors) -> Vectors:

@@ -43,7 +43,7 @@ def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalPosterior(GaussianPosterior):
-    """A Gaussian over weights, fitted by natural gradients at weight samples. Has the settings of all such methods."""
+    """A Gaussian over weights, fitted by natural gradients at weight samples, with the settings of all such methods."""
 
     samples: int = 10  # S, weight samples per step
     weight_noise: bool = True  # False: one gradient, at the mean (plain K-FAC, OGN, ...); q keeps its covariance
@@ -109,7 +109,8 @@ class NaturalGradient(NaturalPosterior):
 
     F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;  M <- M + alpha (F + gamma')^-1 V~
 
-    gamma' is gamma plus further damping of the mean step. V~ is the bias-corrected moving average (momentum) of V.
+    Here gamma = lambda / (N eta), with KL weight lambda, N examples and prior variance eta. gamma' is gamma plus
+    further damping of the mean step. V~ is the bias-corrected moving average (momentum) of V.
     """
 
     beta: float = 0.001  # averaging rate of the Fisher matrix

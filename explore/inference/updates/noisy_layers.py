@@ -1,6 +1,6 @@
 """Layers that draw separate weights for every example, see `explore.nets.protocols.Layer`.
 
-With independent Gaussian weights N(M, sigma^2), shared by the T positions of an example b, a layer returns
+With inputs a and independent Gaussian weights N(M, sigma^2), shared by the T positions of an example b, a layer returns
 
     T = 1    h_b  = a_b M + sqrt(a_b^2 sigma^2) o eps_b                          Kingma, Salimans, Welling (2015)
     T > 1    h_bt = a_bt M + [(a_bt o r_b) (sigma o E)] o s_b                    Flipout: Wen et al. (2018)

@@ -1,4 +1,4 @@
-"""MAP estimates with weights [R, S, I, O]: Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) for each sample."""
+"""MAP estimates of S networks [R, S, I, O]: for each, Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PointEstimate(Predictive):
         return ()
 
     def penalised(self, weights: Weights) -> Weights:
-        """Return N eta times the gradient of the weight penalty."""
+        """Return N eta times the gradient of the penalty |W|^2 / (2 N eta), for N examples and prior variance eta."""
         return weights
 
     def descend(

@@ -5,7 +5,8 @@ Training solves
 
     minimise  -E_q[log p(y | x, W(z))] + (lambda / N) KL(q(z) || N(0, eta))          per example, with Adam
 
-KL and gain are computed for q(z) and ignore the point estimates.
+with the KL weight lambda, N examples and the prior variance eta. KL and gain are computed for q(z) and ignore the
+point estimates.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Form(ABC):
 
     @abstractmethod
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
-        """Build the layer from coordinates z [R, S, (B,) I, O].
+        """Build the layer from coordinates z [R, S, (B,) I, O] and point estimates; `lead` is (R, S) or (R, S, B).
 
         Also return samples [R, ...] of the excess KL: the layer's KL to the prior minus the KL of q(z). The excess is 0
         for a Gaussian layer.

@@ -136,7 +136,7 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
 
 
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
-    """Scale a direction d, with `image` F d, such that lr^2 d^T F d <= limit; None: no limit.
+    """Scale a direction d such that lr^2 d^T F d <= limit (None: no limit); `image` is F d.
 
     This is K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
     approximations, 2017, Section 5). To second order, lr^2 d^T F d is twice the KL per example between predictions
@@ -149,7 +149,7 @@ def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) ->
 
 
 def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
-    """Return the `limit` of `clipped` for which `kl_clip` (on predictions) and `trust_region` (on q) both hold."""
+    """Return the `limit` for `clipped` that satisfies both `kl_clip` (on predictions) and `trust_region` (on q)."""
     if trust_region is None:
         return kl_clip
     limit = 2 * scale * trust_region  # the KL of a step in q is lr^2 d^T (F + gamma) d / (2 scale)
@@ -163,9 +163,9 @@ def adapt(
 ) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
     """Return the adapted damping after a step (Levenberg-Marquardt), and which replicas accept the step.
 
-    `overshoot` is the ratio of the curvature d^T H d to the descent -d^T v, in place of the reduction ratio in Martens
-    and Grosse (2015, Section 6.5). A step to the minimum along the line has overshoot 1. If a step leaves the loss
-    unchanged, its overshoot is 2.
+    For a step d on a loss with gradient v and Hessian H, `overshoot` is the ratio of the curvature d^T H d to the
+    descent -d^T v. It replaces the reduction ratio in Martens and Grosse (2015, Section 6.5). A step to the minimum
+    along the line has overshoot 1. If a step leaves the loss unchanged, its overshoot is 2.
     """
     accepted = overshoot < 2  # False for NaN
     factor = torch.ones_like(damping)

@@ -38,7 +38,7 @@ class Categorical(Parameterless):
         return (rng.uniform(*out.shape[:-1], 1) > steps).sum(-1).clamp_max(out.shape[-1] - 1)
 
     def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """Return, for each class, the square root of its probability times its score (gradient of log p); K is O."""
+        """Return sqrt(p_c) times the gradient of log p_c in `out`, for each class c with probability p_c; K is O."""
         p = out.softmax(-1)
         units = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
         return p.movedim(-1, 0).unsqueeze(-1).sqrt() * (units - p)

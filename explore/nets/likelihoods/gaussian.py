@@ -29,9 +29,9 @@ class Gaussian:
     """Gaussian likelihood with independent noise of unknown precision tau for each output, on standardised targets.
 
     q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda)
-    (f: output of the net; lambda: weight of the KL). Each batch moves (a, b) by a fraction `rate` towards the batch's
-    estimate of this optimum. The default prior Gam(6, 6) is from Zhang et al. 2017, Appendix C.1. Presets for tables
-    were chosen with the almost uninformative Gam(1, 0.01).
+    (f: output of the net; N: number of examples; lambda: weight of the KL). Each batch moves (a, b) by a fraction
+    `rate` towards the batch's estimate of this optimum. The default prior Gam(6, 6) is from Zhang et al. 2017, Appendix
+    C.1. Presets for tables were chosen with the almost uninformative Gam(1, 0.01).
     """
 
     noise_std: float | None = None  # a known noise standard deviation instead of q(tau)
@@ -120,7 +120,7 @@ class Gaussian:
 
 
 def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor, "R 1"]:
-    """Return N / (2 lambda), the amount by which the optimal shape a of `Gaussian` exceeds the prior's shape a0."""
+    """Return N / (2 lambda), by which the optimal a in `Gaussian` exceeds a0; N is `n_data`, lambda `kl_weight`."""
     return n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
 
 

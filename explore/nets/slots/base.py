@@ -144,7 +144,7 @@ class WeightSlot(Slot):
     def fold(self, h: Tensor, a: Tensor) -> Tensor: ...  # fold a pre-activation [R, S, B, T, O] for the module
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
-        """Return a function that maps the pre-activation's gradients [R, S, B, T, O] to the `Taps` for the inputs a."""
+        """Return a function that maps the pre-activation's gradients [R, S, B, T, O] to the `Taps`, for inputs `a`."""
         return partial(Taps, self.examples(a, lead))
 
     def apply_callable(self, a: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self._convolved(a, self._layer.flatten(0, 1), self._lead_in[0] * self._lead_in[1])
 
     def apply_callable(self, a: Tensor) -> Tensor:
-        """Apply a callable layer: with one kernel per example, by its method `through` (if R = 1), or to patches."""
+        """Apply a callable layer by one kernel per example if faster, else by `through` (if R = 1), else to patches."""
         of_examples = getattr(self._layer, "of_examples", None)
         if of_examples and self._layer.samples == 1 and self._by_examples(a):
             return self._convolved(a, of_examples().flatten(0, 1), len(a))
@@ -64,7 +64,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return a.is_cpu and math.prod(self._output_size(a.shape)) >= self.outputs
 
     def _convolved(self, a: Tensor, matrices: Float[Tensor, "K I O"], groups: int) -> Tensor:
-        """Convolve with K matrices in G groups, K a multiple of G: [(G B), C, H, W] -> [(K B), O, H', W']."""
+        """Convolve with K matrices in G `groups`, K a multiple of G: [(G B), C, H, W] -> [(K B), O, H', W']."""
         w = matrices.transpose(1, 2)
         kernel = (w[..., :-1] if self.has_bias else w).reshape(len(w) * self.outputs, a.shape[1], *self.kernel_size)
         bias = w[..., -1].reshape(-1) if self.has_bias else None
@@ -73,7 +73,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return h.unflatten(1, (len(w), self.outputs)).transpose(0, 1).flatten(0, 1)
 
     def _grouped(self, a: Tensor, groups: int) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
-        """Return images, stride and padding for one grouped convolution: [(G B), C, H, W] -> [B, (G C), H, W].
+        """Return images, stride and padding for a convolution in G `groups`: [(G B), C, H, W] -> [B, (G C), H, W].
 
         On CPUs, for a 1x1 kernel with a stride, remove the skipped pixels and return stride 1: otherwise, the weight
         gradient in torch 2.13 would write out of bounds (channels-last layout, 2 to 7 channels).
@@ -86,7 +86,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return z[..., :: self.stride[0], :: self.stride[1]], (1, 1), (0, 0)
 
     def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
-        """Return the patches of the images a for a slice of the examples: [(R S B), C, H, W] -> [R, S, B, T, I]."""
+        """Return the patches of the images `a` for a slice of examples: [(R S B), C, H, W] -> [R, S, B, T, I]."""
         a = a.unflatten(0, lead)[:, :, part]
         lead = (a.shape[0], a.shape[1], a.shape[2])
         a = a.flatten(0, 2)
@@ -132,7 +132,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return simple and self.in_channels >= FEWEST_CHANNELS and lead[1] * lead[2] >= FEWEST_EXAMPLES
 
     def _second_moment(self, a: Tensor, lead: Lead) -> Tensor:
-        """Return E[a a^T] of the patches: [(R S B), C, H, W] -> [R, I, I]."""
+        """Sum p p^T over the patches p of an example, and average over examples: [(R S B), C, H, W] -> [R, I, I]."""
         x = a.unflatten(0, lead).flatten(1, 2)
         return patch_products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
 
@@ -147,9 +147,9 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self._with_one(a.flatten(1) / (height * width)).unflatten(0, lead)
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
-        """Return the sum of (patch of a) g^T over B and T (without `each`, also over S), [1, S or 1, I, O].
+        """Return the sum of (patch of `a`) g^T over B and T (without `each`, also over S), [1, S or 1, I, O].
 
-        The images a are [(S or 1, B), C, H, W], and `grads` are g [1, S, B, T, O].
+        The images `a` are [(S or 1, B), C, H, W], and `grads` are g [1, S, B, T, O].
         """
         if not each:  # treat samples as more examples
             shared = lead[1] < grads.shape[1]
@@ -166,7 +166,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return torch.cat(rows, 1).unsqueeze(0)
 
     def _example_gradients(self, a: Tensor, grads: Tensor) -> Tensor:
-        """Return the sum of (patch of a) g^T over T, [R, B, I, O], for a [(R B), C, H, W] and g [R, 1, B, T, O]."""
+        """Return the sum of (patch of `a`) g^T over T, [R, B, I, O]; `a` is [(R B), C, H, W], g [R, 1, B, T, O]."""
         examples = grads.flatten(0, 2)[None, :, None]  # treat each example as a sample
         return self._weight_gradient(a, (1, len(a), 1), examples, True)[0].unflatten(0, (len(grads), -1))
 
@@ -208,11 +208,11 @@ Pair = tuple[int, ...]
 def patch_products(
     x: Float[Tensor, "R N C height width"], kernel: Pair, pad: Pair, one: bool
 ) -> Float[Tensor, "R I I"]:
-    """Return the sum of a a^T over N and positions, for patches a of x with stride 1; `one` appends a 1 to each a.
+    """Return the sum of p p^T over N and positions, for patches p of x with stride 1; `one` appends a 1 to each p.
 
     For two places u, v of the kernel, an entry is the sum of x_c(t + u) x_c'(t + v) over positions t. With s = t + u
-    and d = v - u, it is the sum of x_c(s) x_c'(s + d) over a box of s. So one product of shifted images per d (up to
-    its sign) is enough.
+    and d = v - u, it is the sum of x_c(s) x_c'(s + d) over a box of s. So one product of shifted images is enough for
+    each d, and d and -d share one.
     """
     r, n, c, h, w = x.shape
     places = kernel[0] * kernel[1]
@@ -242,7 +242,7 @@ def patch_products(
 
 
 def _box(size: int, place: int, pad: int, side: int, apart: int = 0) -> Pair:
-    """Return the range [start, stop) of s = t + u on one axis where s and s + d are in the image; `apart` is d."""
+    """Return the range [start, stop) of s in `patch_products`, on one axis, for u = `place` and d = `apart`."""
     first = place - pad
     start = max(0, first, -apart)
     return start, max(start, min(size, first + side, size - apart))

@@ -74,11 +74,9 @@ class GaussianPosterior(Variational):
         if self.predictive == "sampled":
             return super().functions(state, n, rng)
         density = self.gaussian(state)
-        mean = tuple(m.unsqueeze(1) for m in density[0])
         zero = tuple(torch.zeros_like(m) for m in density[0])
-        changes = tuple(t.unsqueeze(1) for t in drawn((zero, *density[1:]), n, rng))
-        noise = self.likelihood.sample_noise(state.common.noise, n, rng)
-        return LinearisedNet(self.net), (Functions(mean, state.common.norms.values, changes),), noise
+        functions = Functions.around(density[0], state.common.norms.values, drawn((zero, *density[1:]), n, rng))
+        return LinearisedNet(self.net), (functions,), self.likelihood.sample_noise(state.common.noise, n, rng)
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
         """Return P, and for each of its blocks the log-likelihood taps of all examples, at the mean or at samples."""

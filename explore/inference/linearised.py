@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.core.linalg import added
-from explore.core.shapes import Means, Taps
+from explore.core.shapes import Means, Taps, Weights
 from explore.inference.structures.base import sample_gradients
 from explore.nets.protocols import Network
 
@@ -26,7 +26,14 @@ class Functions(NamedTuple):
     mean: tuple[Float[Tensor, "R k _I _O"], ...]  # M
     norms: tuple[Float[Tensor, "R k 4 _C"], ...]  # batch-norm layers
     changes: tuple[Float[Tensor, "R k e _I _O"], ...]  # w - M of e functions per member
+    weights: tuple[Float[Tensor, "R k e _I _O"], ...] = ()  # networks to which J(x) (w - M) is added; empty: at M
     chosen: Int[Tensor, "R S"] | None = None  # which of the k e functions to use; None: all
+
+    @staticmethod
+    def around(mean: Means, norms: Means, changes: Weights, weights: Weights = ()) -> Functions:
+        """Return functions around one mean M, from tensors [R, I, O], [R, 1, 4, C] and [R, S, I, O]."""
+        first, *others = (tuple(t.unsqueeze(1) for t in each) for each in (mean, changes, weights))
+        return Functions(first, tuple(norms), *others)
 
     @property
     def samples(self) -> int:
@@ -50,10 +57,17 @@ class LinearisedNet:
         functions: Functions = layers[0]
         members = functions.mean[0].shape[1]
         means = tuple(m.flatten(0, 1).unsqueeze(1) for m in (*functions.mean, *functions.norms))
-        out, rows = at_mean(self.net, means, x.repeat_interleave(members, 0))
+        x = x.repeat_interleave(members, 0)
+        out, rows = at_mean(self.net, means, x)
         of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
         change = added([along(taps, change.flatten(0, 1)) for taps, change in of_layers])
-        every = (out.unsqueeze(1) + change).unflatten(0, (-1, members)).flatten(1, 2)
+        if functions.weights:
+            samples = tuple(w.flatten(0, 1) for w in functions.weights)
+            norms = (v.expand(-1, samples[0].shape[1], -1, -1) for v in means[len(samples) :])
+            base = self.net.output((*samples, *norms), x)
+        else:
+            base = out.unsqueeze(1)
+        every = (base + change).unflatten(0, (-1, members)).flatten(1, 2)
         if functions.chosen is None:
             return every
         return every[torch.arange(len(every), device=x.device).unsqueeze(1), functions.chosen]

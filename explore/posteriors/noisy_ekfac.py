@@ -21,8 +21,9 @@ twice, in which the last batch contributes a share omega to the diagonal.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,11 +33,11 @@ from explore.core.context import Number, Turn
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
-from explore.inference.gaussian import Density
 from explore.inference.structures import kronecker
 from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
 from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
+from explore.inference.updates.damped import DampedNaturalGradient, Spectrum
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
 
@@ -48,6 +49,11 @@ class Eigen(NamedTuple):
     outputs: Float[Tensor, "R O O"]  # Q_S
     scale: Float[Tensor, "R I O"]  # r
     ok: Bool[Tensor, " R"]  # whether the last eigendecomposition succeeded
+
+    @staticmethod
+    def of(moments: KroneckerMoments, basis: kronecker.Basis) -> Eigen:
+        """Return the statistics in a new basis, with r the eigenvalues of A (x) S."""
+        return Eigen(moments, basis.inputs, basis.outputs, basis.values, basis.ok)
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class EigenRule:
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Eigen:
         moments = self.kronecker.init(inputs, outputs, replicas, rng)
-        return Eigen(moments, *kronecker.eigenbases([moments])[0])
+        return Eigen.of(moments, kronecker.eigenbases([moments])[0])
 
     def observe(self, q: Eigen, taps: Taps, schedule: Number, step: int) -> Eigen:
         return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
@@ -99,7 +105,7 @@ class EigenLayers(PerLayer):
             statistics = tuple(q._replace(moments=m) for q, m in zip(statistics, moments, strict=True))
         if step % rule.basis_interval == 0:
             bases = kronecker.eigenbases([q.moments for q in statistics])
-            statistics = tuple(_turned(q, Eigen(q.moments, *b)) for q, b in zip(statistics, bases, strict=True))
+            statistics = tuple(_turned(q, Eigen.of(q.moments, b)) for q, b in zip(statistics, bases, strict=True))
         if step % rule.scale_interval == 0:
             statistics = tuple(rule.scaled(q, t, schedule) for q, t in zip(statistics, taps, strict=True))
         return statistics
@@ -112,7 +118,7 @@ def _turned(old: Eigen, new: Eigen) -> Eigen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyEKFAC(NaturalGradient):
+class NoisyEKFAC(DampedNaturalGradient):
     """Noisy EK-FAC; the defaults follow the paper for the UCI sets, except for resets and `adaptive_damping`.
 
     A, S, the basis and r are each updated at the common multiples of an interval and of `statistics_interval`.
@@ -123,9 +129,7 @@ class NoisyEKFAC(NaturalGradient):
     basis_interval: int = 5  # T_eig: steps between eigendecompositions
     reset_interval: int | None = None  # T_reset: steps between resets of r; None: no resets
     reset_damped: bool = False  # whether to reset r to A^gamma (x) S^gamma, so that damping is added twice
-    damped_density: bool = False  # whether the density has this damping too; else it is that of A (x) S
     scale_interval: int = 1  # T_scale: steps between updates of r
-    predictive: Literal["linearised", "sampled"] = "linearised"
     weight_sharing: WeightSharing = "auto"  # A and S for layers with several positions, see `structures.kronecker`
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
@@ -143,12 +147,12 @@ class NoisyEKFAC(NaturalGradient):
         turn = super().turn(step, progress)
         return turn._replace(kind=(turn.kind, due))
 
-    def gaussian(self, state: NaturalState) -> Density:
-        if self.damped_density or not self.reset_damped:
-            return super().gaussian(state)
-        moments = [q.moments for q in state.statistics]
-        factor, _ = kronecker.exact(moments, self.gamma(state.common, held=True))
-        return state.mean, factor, self.kl_weight / float(state.common.n_data)
+    def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
+        gamma = each_layer(self.gamma(state.common, held=True), len(state.mean))
+        for q, c in zip(state.statistics, gamma, strict=True):
+            more = over(c, q.scale)
+            exact = self._rule.restart(q).scale if self.reset_damped else q.scale  # r has the damping of its resets
+            yield Spectrum(q.inputs, q.outputs, exact + more, q.scale + more)
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         if not self._restarts(int(state.common.step) + 1, progress):

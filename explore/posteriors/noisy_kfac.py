@@ -15,24 +15,24 @@ For layers with several positions (tokens, pixels), see `explore.inference.struc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from explore.inference.gaussian import Density
+from explore.core.linalg import over
 from explore.inference.structures import kronecker
-from explore.inference.structures.base import PerLayer
+from explore.inference.structures.base import PerLayer, each_layer
 from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
+from explore.inference.updates.damped import DampedNaturalGradient, Spectrum
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyKFAC(NaturalGradient):
+class NoisyKFAC(DampedNaturalGradient):
     """Noisy K-FAC; the defaults follow the paper for regression on the UCI sets, except for `adaptive_damping`."""
 
     damping: Literal["split", "exact"] = "split"  # of the training noise and the mean step
-    damped_density: bool = False  # whether the density is that of the training noise, as in the paper
-    predictive: Literal["linearised", "sampled"] = "linearised"
     weight_sharing: WeightSharing = "auto"  # factors for layers with several positions, see `structures.kronecker`
 
     by_replica = NaturalGradient.by_replica
@@ -41,11 +41,14 @@ class NoisyKFAC(NaturalGradient):
     def structure(self) -> PerLayer:
         return KroneckerLayers(KroneckerRule(self.beta, self.damping, self.weight_sharing))
 
-    def gaussian(self, state: NaturalState) -> Density:
-        if self.damped_density or self.damping == "exact":
-            return super().gaussian(state)
-        factor, _ = kronecker.exact(state.statistics, self.gamma(state.common, held=True))
-        return state.mean, factor, self.kl_weight / float(state.common.n_data)
+    def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
+        gamma = each_layer(self.gamma(state.common, held=True), len(state.mean))
+        bases = kronecker.eigenbases(state.statistics)
+        for moments, c, basis in zip(state.statistics, gamma, bases, strict=True):
+            exact = basis.values + over(c, basis.values)
+            more = kronecker.split_damping(moments, c)
+            damped = basis.raised(*more).values if self.damping == "split" else exact
+            yield Spectrum(basis.inputs, basis.outputs, exact, damped)
 
     @property
     def decomposes(self) -> bool:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from explore.core import tree
 from explore.core.linalg import added
 from explore.core.shapes import Means, Taps, Weights
 from explore.inference.structures.base import sample_gradients
@@ -53,24 +54,38 @@ class LinearisedNet:
         return self.net.width
 
     def output(self, layers: Sequence[Any], x: Tensor) -> Float[Tensor, "R S B O"]:
-        """Return the values of the functions at x [R, B, ...]."""
+        """Return the values of the functions at x [R, B, ...]; they are differentiable, as those of a `Net`."""
         functions: Functions = layers[0]
         members = functions.mean[0].shape[1]
-        means = tuple(m.flatten(0, 1).unsqueeze(1) for m in (*functions.mean, *functions.norms))
-        x = x.repeat_interleave(members, 0)
-        out, rows = at_mean(self.net, means, x)
-        of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
-        change = added([along(taps, change.flatten(0, 1)) for taps, change in of_layers])
-        if functions.weights:
-            samples = tuple(w.flatten(0, 1) for w in functions.weights)
-            norms = (v.expand(-1, samples[0].shape[1], -1, -1) for v in means[len(samples) :])
-            base = self.net.output((*samples, *norms), x)
-        else:
-            base = out.unsqueeze(1)
-        every = (base + change).unflatten(0, (-1, members)).flatten(1, 2)
+        flat: Functions = tree.map_tensors(lambda t: t.flatten(0, 1), functions._replace(chosen=None))
+        differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in tree.tensors(flat))
+        values = self._differentiable if differentiable else self._values
+        every = values(flat, x.repeat_interleave(members, 0)).unflatten(0, (-1, members)).flatten(1, 2)
         if functions.chosen is None:
             return every
         return every[torch.arange(len(every), device=x.device).unsqueeze(1), functions.chosen]
+
+    def _values(self, functions: Functions, x: Tensor) -> Float[Tensor, "Rk e B O"]:
+        means = tuple(m.unsqueeze(1) for m in (*functions.mean, *functions.norms))
+        out, rows = at_mean(self.net, means, x)
+        of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
+        base = self._sampled(functions, functions.weights, x) if functions.weights else out.unsqueeze(1)
+        return base + added([along(taps, change) for taps, change in of_layers])
+
+    def _differentiable(self, functions: Functions, x: Tensor) -> Float[Tensor, "Rk e B O"]:
+        """Return the values by two backward passes, slower but with a gradient."""
+        pairs = zip(functions.mean, functions.changes, strict=True)
+        means = tuple(m.unsqueeze(1).expand_as(c) + torch.zeros_like(c, requires_grad=True) for m, c in pairs)
+        out = self._sampled(functions, means, x)
+        zero = torch.zeros_like(out, requires_grad=True)
+        pulled = torch.autograd.grad(out, means, zero, create_graph=True)  # J^T v, whose derivative by v is J
+        along = added([(g * c).sum() for g, c in zip(pulled, functions.changes, strict=True)])
+        (change,) = torch.autograd.grad(along, zero, create_graph=True)
+        return (self._sampled(functions, functions.weights, x) if functions.weights else out) + change
+
+    def _sampled(self, functions: Functions, weights: Weights, x: Tensor) -> Float[Tensor, "Rk e B O"]:
+        norms = (v.unsqueeze(1).expand(-1, weights[0].shape[1], -1, -1) for v in functions.norms)
+        return self.net.output((*weights, *norms), x)
 
 
 def at_mean(net: Network, means: Means, x: Tensor) -> tuple[Float[Tensor, "R B O"], list[tuple[Taps, ...]]]:

@@ -37,7 +37,7 @@ from explore.inference.structures import kronecker
 from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
 from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
-from explore.inference.updates.damped import DampedNaturalGradient, Spectrum
+from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
 
@@ -182,19 +182,19 @@ PRESETS: dict[str, dict[str, object]] = {
     "hundreds": natural.HUNDREDS | AS_CODE,
     "classes": natural.CLASSES | AS_CODE,
     # For the data sets of the noisy K-FAC presets: `paper` follows the authors' code, `paper-text` the text.
-    "paper": AS_CODE | {"adaptive_damping": False},
-    "paper-text": {"adaptive_damping": False, "reset_interval": 50},
-    "paper-batch-100": AS_CODE | {"adaptive_damping": False, "batch_size": 100},
-    "paper-protein": AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
+    "paper": AS_PAPER | AS_CODE | {"adaptive_damping": False},
+    "paper-text": AS_PAPER | {"adaptive_damping": False, "reset_interval": 50},
+    "paper-batch-100": AS_PAPER | AS_CODE | {"adaptive_damping": False, "batch_size": 100},
+    "paper-protein": AS_PAPER | AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
     "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05},
     "image": natural.IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
     # As in noisy K-FAC, whose module lists differences from the paper's code.
-    "paper-image": natural.IMAGE | {
+    "paper-image": natural.IMAGE | AS_PAPER | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "basis_interval": 200, "reset_interval": 200,
     },
     # As in noisy K-FAC.
-    "vime": {
+    "vime": AS_PAPER | {
         "prior_variance": 0.25, "beta": 0.01, "adaptive_damping": False, "factor_interval": 10, "basis_interval": 50,
         "reset_interval": 50,
     },

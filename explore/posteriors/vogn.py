@@ -12,7 +12,7 @@ With loss l = -log p(y|x,w), N the number of examples times the augmentation fac
     mu <- mu - alpha m / (s + delta~ + gamma)                no square root
 
 delta is the prior precision. The weight tau of the KL rises to its full value at the start of training. gamma
-also damps the posterior variance if `damped_density`, as in the paper. The paper's rule, s <- (1 - tau beta2) s + beta2 h,
+also damps the posterior variance if `damped_density`, as in the paper. The paper's s <- (1 - tau beta2) s + beta2 h
 has the fixed point h/tau, which maximises its ELBO only if tau is 1. The first gradients are taken at mu, and
 initialise s = h.
 Like workers in the paper, each of the `sub_batches` has separate weight samples and batch-norm statistics.

@@ -25,7 +25,6 @@ from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.updates.natural import NaturalGradient, NaturalState
 from explore.nets.protocols import Noise
 
-
 AS_PAPER: dict[str, object] = {"damped_density": True, "predictive": "sampled"}
 """Settings of presets with a paper's name: all damping is part of the density, and predictions sample it."""
 

@@ -67,7 +67,7 @@ def _files(kind: str, only: str | None = None) -> dict[str, _File]:
 
 
 def _parsed(source: Path) -> tuple[str | None, str, bool]:
-    """Return the name of a file's plug-in class or function or None, the description, and if `__all__` is defined."""
+    """Return (name of the plug-in class or function, or None; description; whether `__all__` is defined) of a file."""
     try:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:

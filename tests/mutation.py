@@ -131,6 +131,8 @@ class Places(cst.CSTVisitor):
             self.choices |= {part for line in fields for part in line.body if isinstance(part, cst.AnnAssign)}
         if isinstance(node, cst.AnnAssign) and (node in self.choices or getattr(node.target, "value", "") == "PRESETS"):
             return False
+        if isinstance(node, cst.Assign) and getattr(node.targets[0].target, "value", "") == "BY_ROWS":
+            return False
         for kind, operator in OPERATORS:
             if isinstance(node, kind):
                 line = self.get_metadata(PositionProvider, node).start.line

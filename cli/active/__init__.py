@@ -46,6 +46,6 @@ def command(ctx: click.Context, **values: object) -> None:
     explore active --data houses.csv --target price --id house --drop-columns street
     explore active --dataset mnist --net lenet5 --acquisition batch-bald --acquire 10 --trials 2
     explore active --resume runs/active-boston-noisy-kfac-epig
-    explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # in total, even if finished
+    explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # extend a (finished) run to 20 rounds
     """  # noqa: D301
     options.run(ctx, values, ("rounds",))

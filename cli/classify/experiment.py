@@ -45,7 +45,7 @@ Event = Epoch | Measured | Finished | None  # None: the fit starts or resumes
 
 
 class Experiment:
-    """A posterior with its images, and its results after the fit.
+    """A posterior, the images to train and test it on, and the results of the fit.
 
     Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
 

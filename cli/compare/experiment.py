@@ -191,7 +191,7 @@ class Experiment:
         return Finished(on_cpu, state.common.alive.cpu(), self._seconds, reliability, bands, boundary)
 
     def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
-        """Return a posterior to save. It predicts with the variance `factor` and the weight samples of the metrics."""
+        """Return a posterior to save, to predict with the variance `factor` and the weight samples of the metrics."""
         assert self.splits.scales is not None
         s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)

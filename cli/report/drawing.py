@@ -43,7 +43,7 @@ def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8
 def curves(
     metrics: Mapping[str, Lines], xlabel: str, styles: Sequence[str] = ("-",), partial: bool = False, **size: Any
 ) -> Figure:
-    """Draw one panel per metric, with a curve and error band per label. `metrics` maps panel titles to lines."""
+    """Draw one panel per metric, with a `band` per label. `metrics` has the lines by panel title."""
     figure, every = panels(len(metrics), **size)
     for axes, (title, lines) in zip(every, metrics.items(), strict=True):
         for (label, values), style in zip(lines.items(), cycle(styles), strict=False):

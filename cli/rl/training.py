@@ -80,8 +80,8 @@ class Iterations(BaseCallback):
     """A callback that divides training into iterations of `batch` steps. `number` iterations are already finished.
 
     The callback logs the share of time that `timed` takes or, if `timed` is None, the metrics of `bonus`. `on_step`
-    receives the number of new environment steps. `before_log` may add to the log of an iteration. `after_log` receives
-    the row of the iteration for results.csv.
+    receives the number of new environment steps. `before_log` may add values to the log of an iteration. `after_log`
+    is called with the row that the iteration adds to results.csv.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
 
 
 def _identify(text: str, campaign: Campaign) -> str:
-    """Return the id of the row that `text` names, or "". Also find 007 if a spreadsheet changed it to 7."""
+    """Return the id of the row that `text` names, also if a spreadsheet changed 007 to 7; "" for an unknown row."""
     if row := campaign.memory.find(text):
         return row.id
     every = (*campaign.ids, *campaign.memory.rows)

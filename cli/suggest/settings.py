@@ -120,7 +120,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
 
 
 def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str) -> dict[str, Any]:
-    """Return the acquisition of the options. The default is as in `old` or, if the goal changed, that of the goal."""
+    """Return the acquisition of the options. The default is as in `old` or, if `goal` changed, the rule for `goal`."""
     before = old.acquisition if old and old.goal == goal else RULES[goal == "learn"]
     rule = registry.configured("acquisitions", options["acquisition"] or before, texts)
     settings: Values = registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}

@@ -240,7 +240,8 @@ def _beyond_chance(
 ) -> Float[Tensor, "R b T"]:
     """Subtract the mean for independent points from `squares` (|M|^2) in place, and rescale the result.
 
-    The rescaling keeps the value for full dependence. `one` and `other` are tr(W W^T) of the points.
+    The rescaling keeps the value for full dependence. `one` and `other` are tr(W W^T) of the points. `samples` is the
+    (effective) number of samples, and `directions` the number of outputs or, for C classes, C - 1.
     """
     freedom = torch.as_tensor(samples - 1 - directions).to(squares).clamp_min(1)
     squares.mul_((samples - 1) / freedom)

@@ -1,7 +1,7 @@
 """Smallest margin between the two most likely classes (Scheffer, Decomain and Wrobel 2001).
 
-The score is 1 - (p_1 - p_2), with p_1 and p_2 the largest two of the averaged class probabilities. It is 1 if they are
-equal, and 0 if one class is certain.
+The score is 1 - (p_1 - p_2), with p_1 and p_2 the largest two of the averaged class probabilities. The score is 1 if
+p_1 = p_2, and 0 if one class is certain.
 """
 
 from __future__ import annotations

@@ -61,8 +61,9 @@ def in_turn(
 ) -> Choice:
     """Choose k points one after another, given M `draws` of the values at pending and earlier points.
 
-    `best` [R] is the best value before the batch. `value` maps a point's mean [R, 1] and the deviations of f from this
-    mean [R, M] to values [R, M]. `score` maps a forecast and the best values so far [R, M, 1] to scores [R, M or 1, b].
+    `direction` is "maximise" or "minimise". `best` [R] is the best value before the batch. `value` maps a point's mean
+    [R, 1] and the deviations of f from this mean [R, M] to values [R, M]. `score` maps a forecast and the best values
+    so far [R, M, 1] to scores [R, M or 1, b].
     """
 
     def forecast(state: _Draws, out: Float[Tensor, "R S b 1"]) -> tuple[Forecast, Tensor]:
@@ -92,7 +93,7 @@ def in_turn(
 
 
 def highest_mean(view: View, direction: str) -> Float[Tensor, " R"]:
-    """Return the best posterior mean at labelled points (negated to minimise). It is less noisy than the best label."""
+    """Return the best posterior mean at labelled points (negated to minimise), less noisy than the best label."""
     return (SIGNS[direction] * view.likelihood.mean(view.outputs_at(view.labelled.x)).mean((1, 3))).amax(1)
 
 

@@ -41,7 +41,7 @@ class Power(Checked):
 
     @property
     def needs(self) -> Needs:
-        """The needs of the wrapped acquisition, but points are scored independently, and costs are not supported."""
+        """The needs of the wrapped rule, changed to score points independently and without support for costs."""
         return replace(self._base, alone=True, most=None, costs=False, scores=None)
 
     def __call__(self, view: View, k: int) -> Choice:

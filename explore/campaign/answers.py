@@ -110,7 +110,7 @@ class Answers(Sheet):
         return certain[0] if certain else text
 
     def _match_features(self, unnamed: Mapping[str, list[int]], rows: dict[str, list[int]]) -> None:
-        """Match lines without an id (`unnamed`, by fingerprint) to rows with equal features; add lines to `rows`."""
+        """Add each line without an id (`unnamed`, by fingerprint) to the row in `rows` (by id) with equal features."""
         names: dict[str, list[str]] = defaultdict(list)
         table = self._reading.table
         for i, name in enumerate(self._reading.ids):

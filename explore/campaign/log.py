@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 
 class Head(NamedTuple):
-    """The content of campaign.json. Campaigns of older versions have no such file, and the id ""."""
+    """The content of campaign.json. In campaigns of older versions, this file is missing, and the id is ""."""
 
     id: str
     entries: int  # number of entries in the log
@@ -94,7 +94,10 @@ class Log:
             raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> Sequence[Event]:
-        """Append events as one atomic batch; return the events with batch number, time (UTC) and `left` added."""
+        """Append events as one atomic batch; return the events with the fields `batch`, `time` (UTC) and `left` added.
+
+        `batch` is the number of the batch, and `left` counts the later events of the batch.
+        """
         batch, now = list(events), datetime.now(UTC).isoformat(timespec="seconds")
         number = self.events[-1]["batch"] + 1 if self.events else 1
         empty = {"event": None, "id": None, "values": None}
@@ -185,7 +188,7 @@ class Log:
         return events[:complete], sums[: complete + 1], sum(sizes[: complete + 1])
 
     def _check(self, sums: list[str]) -> None:
-        """Raise InputError if the log (checksums `sums`) is missing, cut short, or not the log of campaign.json."""
+        """Raise InputError if the log is missing, cut short, or of a different campaign; `sums` is from `_entries`."""
         folder, head, entries = self._folder, self._saved, len(sums) - 1
         if head is None:
             if not entries and (folder / SETTINGS).exists():

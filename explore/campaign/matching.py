@@ -28,11 +28,11 @@ def pair(
 
 
 def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -> list[Row | None]:
-    """Match table lines with identical features to known rows, by their target cells; None for lines without a row.
+    """Match each line to a known row, or None, by its target cells; all lines and rows have the same id or features.
 
-    Lines whose target cells have not changed since the last reading are matched first. Lines with new values come next.
-    They are corrections of measured rows whose old values left the table. Otherwise, they are results of unmeasured
-    rows, pending rows first.
+    Lines whose target cells have not changed since the last reading are matched first. Then a line with new values
+    corrects a measured row whose old values left the table. If no such row remains, the line is the result of an
+    unmeasured row, and pending rows come first. Lines without values are matched last.
     """
     rows = sorted(rows, key=lambda row: (row.gone, row.pending is None, bool(row.values)))
     if len(measurements) == len(rows) == 1:
@@ -112,7 +112,7 @@ def _search(
 ) -> tuple[dict[str, str], list[Row]]:
     """Match rows to lines by their cells in the columns `names` (new by old), first exactly, then rounded.
 
-    Returns the same as `match_moved`.
+    `certain` is whether equal cells suffice. The other arguments and the results are as in `match_moved`.
     """
     matched: dict[str, str] = {}
     unclear: list[Row] = []

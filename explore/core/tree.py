@@ -95,7 +95,7 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
 
 
 def bundled(tensors: Sequence[Tensor]) -> bool:
-    """Return true for three or more small tensors on a GPU, for which one operation on the concatenation is faster."""
+    """Return whether these are three or more small tensors on a GPU, where one operation on all is faster."""
     return not tensors[0].is_cpu and len(tensors) > 2 and sum(t.numel() for t in tensors) <= SMALL
 
 
@@ -115,7 +115,7 @@ def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
 
 
 def known_all_true(flags: Tensor) -> bool:
-    """Return whether all flags are known to be true. A recording may assume it; otherwise `unseen` flags give False."""
+    """Return whether all flags are known to be true: False for `unseen` flags, True if a recording assumes it."""
     assumed = execution().assumed
     if assumed is not None:
         assumed.append(flags.all())
@@ -124,5 +124,5 @@ def known_all_true(flags: Tensor) -> bool:
 
 
 def unseen(t: Tensor) -> bool:
-    """Return whether the host must not read a tensor: it is on an accelerator, or `host_reads` is off."""
+    """Return whether the host must not read a tensor: it is on an accelerator, or `execution().host_reads` is off."""
     return not execution().host_reads or t.device.type != "cpu"

@@ -30,7 +30,7 @@ Rows = list[list[str]]
 
 
 def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
-    """Load the data set or image set `name`; raise InputError if this fails or the result is not of type `expected`."""
+    """Load the set `name` of kind "data" or "images"; raise InputError if this fails or its type is not `expected`."""
     fetch = registry.find(kind, name)
     try:
         loaded = fetch(folder)

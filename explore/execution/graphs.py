@@ -318,7 +318,7 @@ def write(values: Any, memory: Any) -> None:
 
 
 def _same(result: Any, expected: Any) -> bool:
-    """Return whether two results agree up to rounding: elementwise, or by the norm of the difference per replica."""
+    """Return whether two results agree up to rounding: in every element or, failing that, in norm for every replica."""
 
     def near(a: Tensor, b: Tensor) -> bool:
         a, b = a.double(), b.double()

@@ -5,7 +5,7 @@ field `common`.
 
 A learned prior variance eta maximises the ELBO in closed form for fixed q = N(M, Sigma). If n coordinates share eta,
 eta = (|M|^2 + tr Sigma) / n (Graves, Practical Variational Inference for Neural Networks, 2011), clipped to [1e-4,
-1e2]. Setting eta at the end of each epoch cannot lower the ELBO. The next update of q is the first to use the new eta.
+1e2]. Setting eta at the end of each epoch cannot lower the ELBO. The new eta takes effect at the next update of q.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Variational(Predictive):
         return None if biases is None else start_prior(self.eta, self.coordinates, biases, replicas, rng)
 
     def learned(self, state: State) -> Info:
-        """Return learned variances: `prior_variance_i` of tensor i, `prior_variance_i_bias` of its separate bias."""
+        """Return learned variances: `prior_variance_i` of tensor i, `prior_variance_i_bias` if its bias has another."""
         named: Info = {}
         if state.common.prior is None:
             return named
@@ -268,7 +268,7 @@ class Variational(Predictive):
         return examples * self._log_likelihood(state, batch, rng, samples) - self.divergence(state)
 
     def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Estimate the training objective in nats, which equals the ELBO if `kl_weight` and `augmentation` are 1."""
+        """Estimate the training objective in nats: the ELBO if the factors `kl_weight` and `augmentation` are 1."""
         fit = float(state.common.n_data) * self._log_likelihood(state, batch, rng, samples)
         return fit - self.kl_weight * self.divergence(state)
 

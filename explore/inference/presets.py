@@ -40,9 +40,9 @@ def recommended_settings(
     """Return the recommended settings of a posterior class, for use if no preset is given.
 
     Images and VIME use the preset in `PREFERRED`. If the posterior's module has `BY_ROWS`, regression on tables
-    interpolates it by rows and units, and the noise prior by rows. Other tables use `small` below `FEW_ROWS` rows. With
-    more rows, classification uses `classes`, and regression uses `hundreds` below 250 rows. If this preset is missing,
-    tables use the first of `default`, `uci` and `paper` that exists. The last resort is the first preset.
+    interpolates `BY_ROWS` by rows and units, and the noise prior by rows. Other tables use `small` below `FEW_ROWS`
+    rows. With more rows, classification uses `classes`, and regression uses `hundreds` below 250 rows. If this preset
+    is missing, tables use the first of `default`, `uci` and `paper` that exists. The last resort is the first preset.
     """
     presets, classes = registry.presets(posterior), task == "classification"
     anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)

@@ -111,7 +111,7 @@ def sharded_fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Fit like `fit`, in one process per stream in `rngs`. If there are several, yield only after the epochs in `at`.
+    """Fit like `fit`, in one process per stream in `rngs`. With several processes, yield only after epochs in `at`.
 
     An arm is a block of replicas (see `Rng`); every shard gets the same part of each arm. The streams advance as in
     `fit`. `at` is ascending and ends with the last epoch. `done` and `state` are as in `fit`, for all replicas.

@@ -29,7 +29,7 @@ BYTES = 16  # of a point's fingerprint
 def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
     """Return 8 outputs of a network at each of 5 input scales, for fixed weights and fixed inputs of this shape.
 
-    The outputs are the same on every device. They tell apart modules with the same repr() but a different forward().
+    The outputs are the same on every device. Modules with equal repr() but different forward() have different outputs.
     """
     fixed = Rng(0)
     layers = [t.unsqueeze(1).to(rng.device, rng.dtype) for t in net.glorot(1, fixed)] + [*net.unit_norms(1, rng)]

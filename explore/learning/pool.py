@@ -142,7 +142,7 @@ class Pool:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
 
     def scales(self) -> Scales:
-        """Return the scales: those of targets are from the labelled points, those of inputs depend on `standardise`."""
+        """Return the scales of targets (from the labelled points) and of inputs (by the setting `standardise`)."""
         if self.y is None:
             raise InputError("no labels yet. Call tell() before ask()")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit

@@ -62,7 +62,7 @@ def check(module: nn.Module) -> None:
 
 
 def _refusal(layer: nn.Module, holds: bool) -> str:
-    """Return why a layer is not supported, or "" if it is; `holds` says whether the layer has parameters or buffers."""
+    """Return why a layer is unsupported, or "" if supported. `holds`: whether the layer has parameters or buffers."""
     if isinstance(layer, LazyModuleMixin):
         return "is a lazy layer without shapes; run the module on one example first"
     if isinstance(layer, _DropoutNd | nn.RReLU):
@@ -82,7 +82,7 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
 
 
 def _unknown(layer: nn.Module) -> str:
-    """Return why a layer whose type is not in `LAYERS` is unsupported, and an alternative; "" if it is supported."""
+    """Return why a layer of a type not in `LAYERS` is unsupported; "" for a user-defined layer with buffers only."""
     if instead := next((text for cls, text in INSTEAD.items() if isinstance(layer, cls)), None):
         return f"is not supported; {ALLOWED}: {instead}"
     if isinstance(layer, _BatchNorm) or type(layer).__module__.startswith("torch."):

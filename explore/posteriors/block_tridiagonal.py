@@ -9,8 +9,8 @@ and output gradients g_l (of the same sample and the same drawn targets),
     Sigma_l = A_ll (x) S_ll - (Psi^A A_l+1,l+1 Psi^A^T) (x) (Psi^S S_l+1,l+1 Psi^S^T),   Sigma_L = A_LL (x) S_LL
     F^-1 = Xi^T diag(Sigma_1^-1, ..., Sigma_L^-1) Xi,   Xi = I with -Psi_l at block (l, l+1)
 
-so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l, with white noise eps_l. Instead of one
-block per layer, a single `Factor` represents F + damping.
+so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l, with white noise eps_l. Layers are
+correlated, so one `Factor` over all layers represents F + damping, instead of one block per layer as in noisy K-FAC.
 """
 
 from __future__ import annotations

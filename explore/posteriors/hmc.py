@@ -321,7 +321,7 @@ def _numpy(t: Tensor) -> np.ndarray:
 
 
 def _with_key(state: Any, key: Any) -> Any:
-    """Return the NumPyro state with this random key, or None for no key. Each update draws new keys from its `Rng`."""
+    """Return the NumPyro state with this random key (None: without a key); updates draw new keys from their `Rng`."""
     return state._replace(rng_key=key, adapt_state=state.adapt_state._replace(rng_key=None))
 
 

@@ -59,7 +59,7 @@ class MCDropout(PointEstimate):
         return tuple(dropout_mask((replicas, n), inputs, bias, self.rate, rng) for (inputs, _), bias in shapes)
 
     def penalised(self, weights: Weights) -> Weights:
-        """Return E[z^2] M, which is N eta times the gradient of the penalty E|W|^2 / (2 N eta)."""
+        """Return E[z^2] M, the gradient of E|W|^2 / 2 with respect to M; the caller divides by N eta."""
         rows = []
         for w, bias in zip(weights, self.net.biases, strict=True):
             scaled = w / (1 - self.rate)

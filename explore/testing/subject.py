@@ -109,7 +109,7 @@ class Subject:
         return contract
 
     def add(self, key: str, value: str) -> str:
-        """Return advice for an error message: to add the entry `key` with this value to `CONTRACT`."""
+        """Return a hint for an error message that asks the reader to add `key` with this value to `CONTRACT`."""
         return f'add "{key}": {value} to CONTRACT in {sys.modules[self.cls.__module__].__file__}'
 
     def build(self, net: Net = MLP, likelihood: Any = None, **settings: Any) -> Any:

@@ -169,7 +169,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.training = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode. The bonus keeps its model and data. Without a seed or data so far, it takes this seed."""
+        """Begin an episode. The bonus keeps its model and data; a bonus without seed and data takes this seed."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._stepwise.seed(seed)
         self._stepwise.begin(self.bonus.observations.one(observation))
@@ -210,7 +210,7 @@ class VIMEVector(VectorWrapper):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes. The bonus keeps its model and data. Without a seed or data so far, it takes the first."""
+        """Begin episodes. The bonus keeps its model and data; a bonus without seed and data takes the first seed."""
         which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment removes it
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])

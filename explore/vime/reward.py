@@ -7,7 +7,8 @@ every batch of experience, these steps follow (q is the posterior over the weigh
     d    = this batch's median KL
     the batch joins the replay, and q is trained on it
 
-In the paper, d is the mean of the last 10 batch medians (`normalise="median"`). The authors' code clips the KL at 1000.
+In the paper, d is the mean of the last 10 batch medians (`normalise="median"`), and nothing is clipped (`clip=None`).
+The authors' code clips the KL itself, at 1000.
 """
 
 from __future__ import annotations

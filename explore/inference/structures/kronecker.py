@@ -123,7 +123,7 @@ class KroneckerFactor(NamedTuple):
 def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
     """Return `mean_squares` in the bases `inputs` and `outputs`.
 
-    This rotates the taps, or the weight gradients if there are more positions than outputs.
+    The taps are rotated or, if there are more positions than outputs, the weight gradient of each example.
     """
     if taps.grads.shape[3] <= taps.grads.shape[4]:
         return base.mean_squares(base.rotate(taps, inputs, outputs))

@@ -90,7 +90,10 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
 
 
 def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """Yield `example_gradients` in chunks for the CPU cache; on a GPU, leave room for `beside` vectors per example."""
+    """Yield `example_gradients` in chunks that fit the CPU cache or, on a GPU, the limit `held`.
+
+    On a GPU, chunks are so small that `beside` vectors per example also fit this limit.
+    """
     g = taps[0].grads
     return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
 
@@ -226,10 +229,10 @@ class _Shrinkage(torch.autograd.Function):
 
 
 class _Half(NamedTuple):
-    """The root H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = f(V^T V), see `_Shrinkage`."""
+    """The root H = d^-1/2 (I - V K V^T), H H^T = (U U^T + diag(d))^-1; V = d^-1/2 U, K = f(V^T V), f: `_Shrinkage`."""
 
     low: Vectors  # V
-    k: Float[Tensor, "R L L"]  # symmetric
+    k: Float[Tensor, "R L L"]  # K, symmetric
     scale: Vectors  # d^-1/2
 
     def times(self, v: Vectors) -> Vectors:

@@ -33,7 +33,7 @@ def mean_gradient(taps: tuple[Taps, ...]) -> Means:
 
 
 def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> Means:
-    """Return V = E[g] - gamma W, the gradient of log-likelihood and prior, averaged over weight samples W."""
+    """Return V = E[g] - gamma W, the gradient of log-likelihood plus weighted log prior, averaged over samples W."""
     layers = zip(gradient, weights, each_layer(gamma, len(gradient)), strict=True)
     return tuple(
         torch.addcmul(g, c, w.mean(1), value=-1) if isinstance(c, Tensor) else torch.sub(g, w.mean(1), alpha=c)
@@ -202,7 +202,7 @@ class NaturalGradient(NaturalPosterior):
     def _curvature(
         self, state: NaturalState, forward: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
-        """Return the updated F, the factors F + gamma and F + gamma' (new if due), and which replicas succeeded."""
+        """Return F and the factors of F + gamma and F + gamma', each updated if due, and which replicas succeeded."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
             taps = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))

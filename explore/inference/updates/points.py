@@ -57,7 +57,7 @@ class PointEstimate(Predictive):
         return ()
 
     def penalised(self, weights: Weights) -> Weights:
-        """Return N eta times the gradient of the penalty |W|^2 / (2 N eta), for N examples and prior variance eta."""
+        """Return W, the gradient of |W|^2 / 2; the caller divides by N eta, for N examples and prior variance eta."""
         return weights
 
     def descend(

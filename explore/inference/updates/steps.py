@@ -104,8 +104,8 @@ def _join(x: Tensor, parts: int) -> Tensor:
 def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -> tuple[Taps, ...]:
     """Return taps of gradients whose mean outer product over samples and examples is the Fisher matrix.
 
-    "exact" uses one pullback per output and gives the generalised Gauss-Newton matrix. With batch norm, which couples
-    the examples of a batch, random signs for each example keep the estimate unbiased.
+    For `kind`, see `Fisher`. "exact" uses one pullback per output and gives the generalised Gauss-Newton matrix.
+    With batch norm, which couples the examples of a batch, random signs for each example keep the estimate unbiased.
     """
     if kind == "empirical":
         return forward.taps
@@ -164,8 +164,8 @@ def adapt(
     """Return the adapted damping after a step (Levenberg-Marquardt), and which replicas accept the step.
 
     For a step d on a loss with gradient v and Hessian H, `overshoot` is the ratio of the curvature d^T H d to the
-    descent -d^T v. It replaces the reduction ratio in Martens and Grosse (2015, Section 6.5). A step to the minimum
-    along the line has overshoot 1. If a step leaves the loss unchanged, its overshoot is 2.
+    descent -d^T v. `overshoot` replaces the reduction ratio in Martens and Grosse (2015, Section 6.5). A step to the
+    minimum along the line has overshoot 1. If a step leaves the loss unchanged, its overshoot is 2.
     """
     accepted = overshoot < 2  # False for NaN
     factor = torch.ones_like(damping)
@@ -188,7 +188,7 @@ def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[
 
 
 def decay(progress: float, at: float, factor: Number, schedule: Schedule = "step") -> Number:
-    """Return the factor on a rate: 1 until `at`, then `factor` ("step") or a linear decay to `factor` ("linear")."""
+    """Return the multiplier of a rate: 1 until `at`, then `factor`, or a "linear" decay to `factor` at progress 1."""
     if progress < at or at == 1:
         return 1.0
     return factor if schedule == "step" else 1 - (1 - factor) * (progress - at) / (1 - at)

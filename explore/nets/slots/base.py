@@ -114,7 +114,8 @@ class WeightSlot(Slot):
     def begin(self, layer: Layer, lead: Lead, lead_in: Lead, taps: bool) -> None:
         """Set the weights for one pass over [R, S, B] examples.
 
-        `lead_in` is `lead`, or (R, 1, B) if all samples have the same inputs. `taps`: whether to record taps.
+        `lead` is (R, S, B). `lead_in` is (R, S, B), or (R, 1, B) if all samples have the same inputs. `taps`: whether
+        to record taps.
         """
         self._layer, self._lead, self._lead_in, self._taps = layer, lead, lead_in, taps
 

@@ -83,7 +83,7 @@ class VIMEReplayBuffer(ReplayBuffer):
 
     @contextmanager
     def _paying(self, where: Any = None) -> Iterator[None]:
-        """Add bonuses to sampled rewards, for the transitions `where` (None: those whose stored rewards are read)."""
+        """Add bonuses to the rewards of sampled transitions `where` (None: those whose stored rewards are read)."""
         rewards, watched = self.rewards, _Rewards(self.rewards)
         watched.where = where
         self.rewards = watched  # type: ignore[assignment]

@@ -39,7 +39,7 @@ def drawn(density: Density, n: int, rng: Rng) -> Weights:
 class GaussianPosterior(Variational):
     """A posterior with a Gaussian density over the weights, or over other `coordinates`."""
 
-    predictive: Literal["linearised", "sampled"] = "sampled"  # predictions of the `linearised` or of sampled networks
+    predictive: Literal["auto", "linearised", "sampled"] = "sampled"  # "auto": linearised for standardised targets
     gain_samples: int = 10  # sampled networks over which `gain` averages gradients
 
     def __post_init__(self) -> None:
@@ -51,6 +51,11 @@ class GaussianPosterior(Variational):
     @abstractmethod
     def gaussian(self, state: State) -> Density:
         """Return (mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
+
+    @property
+    def linearises(self) -> bool:
+        """Whether predictions are those of the network linearised at the mean, see `explore.inference.linearised`."""
+        return self.predictive == "linearised" or (self.predictive == "auto" and self.likelihood.scaling == "affine")
 
     @property
     def over_weights(self) -> bool:
@@ -71,7 +76,7 @@ class GaussianPosterior(Variational):
         return self.layers(state, [m.unsqueeze(1) for m in self.gaussian(state)[0]])
 
     def functions(self, state: State, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
-        if self.predictive == "sampled":
+        if not self.linearises:
             return super().functions(state, n, rng)
         density = self.gaussian(state)
         zero = tuple(torch.zeros_like(m) for m in density[0])
@@ -81,7 +86,7 @@ class GaussianPosterior(Variational):
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
         """Return P, and for each of its blocks the log-likelihood taps of all examples, at the mean or at samples."""
         _, precision, _ = self.gaussian(state)
-        if self.predictive == "linearised":
+        if self.linearises:
             layers, noise = self.at_mean(state), self.expected_noise(state)
         else:
             layers, noise = self.joint_sample(state, self.gain_samples, rng)

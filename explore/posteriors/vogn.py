@@ -66,7 +66,7 @@ class VOGN(natural.NaturalPosterior):
     kl_warmup: float = 0.142  # ... which rises to 1 over this fraction of training
     decay: float = 0.0  # p: step t also divides alpha and beta2 by 1 + t^p; 0: no such decay
     fisher: steps.Fisher = "empirical"
-    predictive: Literal["linearised", "sampled"] = "linearised"
+    predictive: Literal["auto", "linearised", "sampled"] = "auto"
     sub_batches: int = 1  # equal parts of a batch, each with separate K samples; a remainder is not used
 
     ranges: ClassVar[dict[str, str]] = {"damping": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"}

@@ -108,7 +108,7 @@ def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, c
 
     # Gradients at the same weights that `quad` uses.
     weights = posterior.sample(state, posterior.gain_samples, seeded(2))
-    if posterior.predictive == "linearised":
+    if posterior.linearises:
         weights = oracles.unflat(mean.unsqueeze(1), MLP.shapes)
     score = (batch.y.unsqueeze(1) - MLP.output(weights, batch.x)) / 0.25
     g = torch.einsum("rsbo,rsbow->rsbw", score, jacobians(oracles.flat(weights), batch.x)).mean(1)

@@ -93,7 +93,7 @@ def test_gain_is_the_kl_after_one_step_on_one_example(name, settings, change, rh
 
     # Gradients of every example at the very weights that `gain` uses.
     weights = posterior.sample(state, SAMPLES, Rng(1, dtype=torch.float64))
-    if posterior.predictive == "linearised":
+    if posterior.linearises:
         weights = posterior.at_mean(state)
     score = (y.unsqueeze(1) - oracles.run(MODULE, weights, x)) / 0.25
     g = torch.einsum("rsbo,rsbow->rsbw", score, oracles.jacobians(MODULE, weights, x, NET.shapes))[0]

@@ -42,7 +42,7 @@ class Spectrum(NamedTuple):
 class DampedNaturalGradient(NaturalGradient):
     """Natural-gradient inference with additional damping in its training noise and mean steps."""
 
-    predictive: Literal["linearised", "mixed", "sampled"] = "linearised"
+    predictive: Literal["auto", "linearised", "mixed", "sampled"] = "auto"  # "auto": else mixed
     damped_density: bool = False  # whether the density has all damping of the training noise, as in the papers
 
     @abstractmethod
@@ -56,7 +56,7 @@ class DampedNaturalGradient(NaturalGradient):
         return state.mean, factor, self.kl_weight / float(state.common.n_data)
 
     def functions(self, state: NaturalState, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
-        if self.predictive != "mixed" or self.damped_density:
+        if self.linearises or self.predictive == "sampled" or self.damped_density:
             return super().functions(state, n, rng)
         spectra, scale = tuple(self.spectra(state)), self.kl_weight / float(state.common.n_data)
         damped = Blocks(tuple(Diagonal(s.damped, s.inputs, s.outputs) for s in spectra))

@@ -152,7 +152,7 @@ def test_arms_share_the_first_round_and_part_ways_after_it():
     first, second, *_ = rounds(learner())
     for value in first.metrics.values():
         torch.testing.assert_close(value[:TRIALS], value[TRIALS:], rtol=1e-6, atol=0)
-    assert len(first.metrics["rmse"].unique()) == TRIALS
+    assert not torch.allclose(first.metrics["rmse"][:1], first.metrics["rmse"][1:TRIALS], rtol=1e-3)
     assert not torch.equal(second.metrics["rmse"][:TRIALS], second.metrics["rmse"][TRIALS:])
 
 
@@ -555,7 +555,8 @@ def test_a_view_has_the_points_that_may_be_chosen_and_the_labelled_ones_and_no_o
     # The state is that of these replicas: its density and its samples are theirs.
     _, layers, _ = own.posterior.functions(own.fitted.state, 3, Rng(0, arms=2))
     _, alone, _ = view.posterior.functions(view.state, 3, Rng(0))
-    assert all(torch.equal(a[TRIALS:], b) for a, b in zip(tree.tensors(layers), tree.tensors(alone), strict=True))
+    for a, b in zip(tree.tensors(layers), tree.tensors(alone), strict=True):
+        torch.testing.assert_close(a[TRIALS:], b)
     # The same numbers for both arms, so that the same points are chosen.
     assert torch.equal(chosen[:TRIALS], chosen[TRIALS:])
 

@@ -186,7 +186,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper-text": AS_PAPER | {"adaptive_damping": False, "reset_interval": 50},
     "paper-batch-100": AS_PAPER | AS_CODE | {"adaptive_damping": False, "batch_size": 100},
     "paper-protein": AS_PAPER | AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
-    "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05},
+    "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05, "predictive": "mixed"},
     "image": natural.IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
     # As in noisy K-FAC, whose module lists differences from the paper's code.
     "paper-image": natural.IMAGE | AS_PAPER | {

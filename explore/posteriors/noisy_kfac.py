@@ -19,13 +19,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from explore.core import tree
 from explore.core.linalg import over
+from explore.core.memo import Memo
 from explore.inference.structures import kronecker
 from explore.inference.structures.base import PerLayer, each_layer
 from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
+
+BASES = Memo[list[kronecker.Basis]]()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +47,8 @@ class NoisyKFAC(DampedNaturalGradient):
 
     def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
         gamma = each_layer(self.gamma(state.common, held=True), len(state.mean))
-        bases = kronecker.eigenbases(state.statistics)
+        tensors = tree.tensors(state.statistics)
+        bases = BASES.of(tensors, int(state.common.step), lambda: kronecker.eigenbases(state.statistics))
         for moments, c, basis in zip(state.statistics, gamma, bases, strict=True):
             exact = basis.values + over(c, basis.values)
             more = kronecker.split_damping(moments, c)
@@ -69,7 +74,7 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     "paper-batch-100": AS_PAPER | {"adaptive_damping": False, "batch_size": 100},
     "paper-protein": AS_PAPER | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
-    "small": natural.SMALL,
+    "small": natural.SMALL | {"predictive": "mixed"},
     "image": natural.IMAGE | {"factor_interval": 20},
     # VGG16 on CIFAR-10 without augmentation or batch norm. The paper's code accumulates steps of 0.01, each clipped to
     # 1e-3, with momentum 0.9. Here the gradient is averaged, so lr is ten times as large, and kl_clip, which limits a

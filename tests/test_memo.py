@@ -8,10 +8,14 @@ from explore.core.memo import Memo
 
 
 def test_results_are_reused_only_for_the_same_unchanged_tensors():
-    memo, calls = Memo(), []
+    memo, calls = Memo[float](), list[float]()
 
     def of(tensor, more=0):
-        return memo.of([tensor], more, lambda: calls.append(float(tensor.sum())) or calls[-1])
+        def compute():
+            calls.append(float(tensor.sum()))
+            return calls[-1]
+
+        return memo.of([tensor], more, compute)
 
     x = torch.ones(2)
     assert [of(x), of(x)] == [2.0, 2.0] and len(calls) == 1
@@ -24,7 +28,7 @@ def test_results_are_reused_only_for_the_same_unchanged_tensors():
 
 
 def test_a_result_is_dropped_with_its_tensors():
-    memo, x = Memo(), torch.ones(2)
+    memo, x = Memo[str](), torch.ones(2)
     memo.of([x], 0, lambda: "result")
     assert memo._last is not None
     del x

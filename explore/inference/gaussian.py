@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,8 @@ from explore.inference.structures.base import Factor, dot
 from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer, Noise
 
+PredictiveForm = Literal["auto", "linearised", "mixed", "sampled"]
+"""How predictions are made: see `explore.inference.linearised`, and for "mixed" `explore.inference.updates.damped`."""
 Density = tuple[Means, Factor, Number]
 """Mean, P and scale of q = N(mean, scale * P^-1)."""
 
@@ -39,14 +41,17 @@ def drawn(density: Density, n: int, rng: Rng) -> Weights:
 class GaussianPosterior(Variational):
     """A posterior with a Gaussian density over the weights, or over other `coordinates`."""
 
-    predictive: Literal["auto", "linearised", "sampled"] = "sampled"  # "auto": linearised for standardised targets
+    predictive: PredictiveForm = "sampled"  # "auto": linearised for standardised targets, sampled for others
+    mixes: ClassVar[bool] = False  # whether predictions can be mixed
     gain_samples: int = 10  # sampled networks over which `gain` averages gradients
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.predictive == "linearised" and not self.over_weights:
-            kind = type(self).__name__
+        kind = type(self).__name__
+        if self.predictive in ("linearised", "mixed") and not self.over_weights:
             raise InputError(f'{kind} has no density over weights to linearise at; set predictive to "sampled"')
+        if self.predictive == "mixed" and not self.mixes:
+            raise InputError(f'{kind} has no damping to make up for; set predictive to "linearised" or "sampled"')
 
     @abstractmethod
     def gaussian(self, state: State) -> Density:

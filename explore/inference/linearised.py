@@ -33,8 +33,8 @@ class Functions(NamedTuple):
     @staticmethod
     def around(mean: Means, norms: Means, changes: Weights, weights: Weights = ()) -> Functions:
         """Return functions around one mean M, from tensors [R, I, O], [R, 1, 4, C] and [R, S, I, O]."""
-        first, *others = (tuple(t.unsqueeze(1) for t in each) for each in (mean, changes, weights))
-        return Functions(first, tuple(norms), *others)
+        mean, changes, weights = (tuple(t.unsqueeze(1) for t in each) for each in (mean, changes, weights))
+        return Functions(mean, tuple(norms), changes, weights)
 
     @property
     def samples(self) -> int:

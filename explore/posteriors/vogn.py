@@ -34,6 +34,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means
 from explore.execution import parallel
 from explore.inference.base import Common, common
+from explore.inference.gaussian import PredictiveForm
 from explore.inference.structures.base import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
 from explore.inference.updates import natural, steps
 from explore.inference.updates.damped import AS_PAPER
@@ -66,7 +67,7 @@ class VOGN(natural.NaturalPosterior):
     kl_warmup: float = 0.142  # ... which rises to 1 over this fraction of training
     decay: float = 0.0  # p: step t also divides alpha and beta2 by 1 + t^p; 0: no such decay
     fisher: steps.Fisher = "empirical"
-    predictive: Literal["auto", "linearised", "sampled"] = "auto"
+    predictive: PredictiveForm = "auto"
     sub_batches: int = 1  # equal parts of a batch, each with separate K samples; a remainder is not used
 
     ranges: ClassVar[dict[str, str]] = {"damping": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"}

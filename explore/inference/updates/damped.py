@@ -12,14 +12,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.rng import Rng
-from explore.inference.gaussian import Density, drawn
+from explore.inference.gaussian import Density, PredictiveForm, drawn
 from explore.inference.linearised import Functions, LinearisedNet
 from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.updates.natural import NaturalGradient, NaturalState
@@ -42,7 +42,8 @@ class Spectrum(NamedTuple):
 class DampedNaturalGradient(NaturalGradient):
     """Natural-gradient inference with additional damping in its training noise and mean steps."""
 
-    predictive: Literal["auto", "linearised", "mixed", "sampled"] = "auto"  # "auto": else mixed
+    predictive: PredictiveForm = "auto"  # "auto": mixed for other targets
+    mixes = True
     damped_density: bool = False  # whether the density has all damping of the training noise, as in the papers
 
     @abstractmethod
@@ -61,8 +62,8 @@ class DampedNaturalGradient(NaturalGradient):
         spectra, scale = tuple(self.spectra(state)), self.kl_weight / float(state.common.n_data)
         damped = Blocks(tuple(Diagonal(s.damped, s.inputs, s.outputs) for s in spectra))
         # Where both are equal the precision of the rest is infinite, and its samples are 0.
-        rest = tuple(1 / (1 / s.values - 1 / s.damped).clamp_min(0) for s in spectra)
-        rest = Blocks(tuple(Diagonal(p, s.inputs, s.outputs) for p, s in zip(rest, spectra, strict=True)))
+        apart = ((1 / s.values - 1 / s.damped).clamp_min(0) for s in spectra)
+        rest = Blocks(tuple(Diagonal(1 / v, s.inputs, s.outputs) for v, s in zip(apart, spectra, strict=True)))
         zero = tuple(torch.zeros_like(m) for m in state.mean)
         weights, changes = (drawn((mean, p, scale), n, rng) for mean, p in ((state.mean, damped), (zero, rest)))
         functions = Functions.around(state.mean, state.common.norms.values, changes, weights)

@@ -141,12 +141,15 @@ def split(data: Dataset, splits: slice, rng: Rng, validate: float = 0.0) -> comp
 
 def score(
     name: str, module: nn.Module, likelihood: Likelihood, parts: compare.Splits, rng: Rng, tags: Iterable[str],
-    samples: int = 100, **settings: Any,
+    draws: int = 100, /, **settings: Any,
 ) -> pd.DataFrame:  # fmt: skip
-    """Fit a posterior to all splits at once and measure it: a row a split, with test scores and CPU seconds of all."""
+    """Fit a posterior to all splits at once: return a row for each, with test scores and the CPU seconds of all.
+
+    `draws` networks predict; `samples` among the settings is that of the posterior.
+    """
     begin = time.process_time()
     done = fit(name, module, likelihood, parts.x, parts.y, rng, **settings)
-    scores = compare.measure(done.posterior, done.state, parts, rng.stream("test"), samples)
+    scores = compare.measure(done.posterior, done.state, parts, rng.stream("test"), draws)
     columns = {tag: scores[f"test/{tag}"].numpy() for tag in tags}
     return pd.DataFrame({"split": range(1, len(parts.x) + 1)} | columns | {"cpu": time.process_time() - begin})
 

@@ -76,7 +76,11 @@ def _parsed(source: Path) -> tuple[str | None, str, bool]:
     plain = source.stem.replace("_", "").lower()
     attribute = next((name for name in defined if name.replace("_", "").lower() == plain), None)
     assigned = [ast.unparse(target) for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return attribute, (ast.get_docstring(tree) or "").partition("\n")[0], "__all__" in assigned
+    description = (ast.get_docstring(tree) or "").partition("\n")[0]
+    for node in (part for each in tree.body if isinstance(each, ast.ClassDef) for part in each.body):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "prior_error" and node.value:
+            description += f" Without data it does not keep the prior: {ast.literal_eval(node.value)}."
+    return attribute, description, "__all__" in assigned
 
 
 def _table(kind: str) -> dict[str, Any]:

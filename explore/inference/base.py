@@ -83,6 +83,7 @@ class Predictive(Checked, ABC):
     by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ between replicas, see `candidates`
     partial: ClassVar[bool] = True  # whether targets may be partly NaN (missing), see `PartialGaussian`
     mixture_error: ClassVar[str] = ""  # why mixtures of this posterior are not allowed; empty: they are
+    prior_error: ClassVar[str] = ""  # why weights that no data determine may not keep the prior; empty: they do
     pretrained_error: ClassVar[str] = ""  # why it cannot start from the weights of a trained module; empty: it can
 
     @property
@@ -163,6 +164,10 @@ class Predictive(Checked, ABC):
         if self.certain and n == 1:
             return layers, self.expected_noise(state)
         return layers, self.likelihood.sample_noise(state.common.noise, count_samples(layers), rng)
+
+    def functions(self, state: State, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
+        """Return a network, n samples of its layers and one noise draw for each, from which predictions are made."""
+        return self.net, *self.joint_sample(state, n, rng)
 
     def expected_noise(self, state: State) -> Noise:
         """Return the noise parameters of the likelihood at their posterior mean, with a sample axis S of length 1."""
@@ -269,9 +274,8 @@ class Variational(Predictive):
 
     def _log_likelihood(self, state: State, batch: Batch, rng: Rng, samples: int) -> Float[Tensor, " R"]:
         """Estimate E[log p(y | x, W)] in nats, averaged over the examples of a batch."""
-        layers = self.sample(state, samples, rng)
-        noise = self.likelihood.sample_noise(state.common.noise, samples, rng)
-        log_prob = self.likelihood.log_prob(noise, self.net.output(layers, batch.x), batch.y.unsqueeze(1))
+        net, layers, noise = self.functions(state, samples, rng)
+        log_prob = self.likelihood.log_prob(noise, net.output(layers, batch.x), batch.y.unsqueeze(1))
         return log_prob.mean((1, 2))
 
 

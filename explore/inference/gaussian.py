@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -17,20 +18,49 @@ from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
 from explore.inference.base import LEAST, MOST, Prior, Variational
+from explore.inference.linearised import Functions, LinearisedNet
 from explore.inference.structures.base import Factor, dot
 from explore.inference.updates.steps import settle
-from explore.nets.protocols import Layer
+from explore.nets.protocols import Layer, Noise
+
+PredictiveForm = Literal["auto", "linearised", "mixed", "sampled"]
+"""How predictions are made: see `explore.inference.linearised`, and for "mixed" `explore.inference.updates.damped`."""
+Density = tuple[Means, Factor, Number]
+"""Mean, P and scale of q = N(mean, scale * P^-1)."""
+
+
+def drawn(density: Density, n: int, rng: Rng) -> Weights:
+    """Draw n samples of a density, a tuple of [R, n, I, O]."""
+    mean, precision, scale = density
+    noise = precision.root(tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean))
+    root = scale.sqrt() if isinstance(scale, Tensor) else math.sqrt(scale)
+    return tuple(moved(m.unsqueeze(1), x, root) for m, x in zip(mean, noise, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianPosterior(Variational):
     """A posterior with a Gaussian density over the weights, or over other `coordinates`."""
 
-    gain_samples: int = 10  # weight samples over which `gain` averages gradients
+    predictive: PredictiveForm = "sampled"  # "auto": linearised for standardised targets, sampled for others
+    mixes: ClassVar[bool] = False  # whether predictions can be mixed
+    gain_samples: int = 10  # sampled networks over which `gain` averages gradients
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = type(self).__name__
+        if self.predictive in ("linearised", "mixed") and not self.over_weights:
+            raise InputError(f'{kind} has no density over weights to linearise at; set predictive to "sampled"')
+        if self.predictive == "mixed" and not self.mixes:
+            raise InputError(f'{kind} has no damping to make up for; set predictive to "linearised" or "sampled"')
 
     @abstractmethod
-    def gaussian(self, state: State) -> tuple[Means, Factor, Number]:
+    def gaussian(self, state: State) -> Density:
         """Return (mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
+
+    @property
+    def linearises(self) -> bool:
+        """Whether predictions are those of the network linearised at the mean, see `explore.inference.linearised`."""
+        return self.predictive == "linearised" or (self.predictive == "auto" and self.likelihood.scaling == "affine")
 
     @property
     def over_weights(self) -> bool:
@@ -50,10 +80,21 @@ class GaussianPosterior(Variational):
             raise InputError(f"{type(self).__name__} has no mean weights: its density is not over weights")
         return self.layers(state, [m.unsqueeze(1) for m in self.gaussian(state)[0]])
 
+    def functions(self, state: State, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
+        if not self.linearises:
+            return super().functions(state, n, rng)
+        density = self.gaussian(state)
+        zero = tuple(torch.zeros_like(m) for m in density[0])
+        functions = Functions.around(density[0], state.common.norms.values, drawn((zero, *density[1:]), n, rng))
+        return LinearisedNet(self.net), (functions,), self.likelihood.sample_noise(state.common.noise, n, rng)
+
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
-        """Return P, and for each block of P the log-likelihood taps of all examples at `gain_samples` samples."""
+        """Return P, and for each of its blocks the log-likelihood taps of all examples, at the mean or at samples."""
         _, precision, _ = self.gaussian(state)
-        layers, noise = self.joint_sample(state, self.gain_samples, rng)
+        if self.linearises:
+            layers, noise = self.at_mean(state), self.expected_noise(state)
+        else:
+            layers, noise = self.joint_sample(state, self.gain_samples, rng)
         out, pullback = self.net.forward(layers, batch.x)
         return precision, pullback(self.likelihood.score(noise, out, batch.y.unsqueeze(1)))
 
@@ -63,11 +104,7 @@ class GaussianPosterior(Variational):
         return sum(i * o for i, o in self.coordinates)
 
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
-        mean, precision, scale = self.gaussian(state)
-        eps = tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean)
-        noise = precision.root(eps)
-        root = scale.sqrt() if isinstance(scale, Tensor) else math.sqrt(scale)
-        return tuple(moved(m.unsqueeze(1), x, root) for m, x in zip(mean, noise, strict=True))
+        return drawn(self.gaussian(state), n, rng)
 
     def solve(self, state: State, v: Weights) -> Weights:
         """Multiply S vectors over all coordinates, a tuple of [R, S, I, O], by the covariance of q."""

@@ -23,6 +23,7 @@ from explore.core.errors import InputError, check_range, describe, fits, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.inference.base import NormPolicy, Predictive, Variational
+from explore.inference.linearised import Functions
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
 
 
@@ -109,6 +110,18 @@ class Mixture(Predictive):
         drawn = self.posterior.joint_sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[tuple[Layer, ...], Noise] = self._pooled(drawn, count_samples(drawn[0]), n, rng)
         return pooled
+
+    def functions(self, state: State, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
+        """Return a network and n joint samples of its layers and noise, split over members as in `sample`."""
+        net, layers, noise = self.posterior.functions(_replicas(state), -(-n // self.members), rng)
+        each = count_samples(layers)
+        if not isinstance(layers[0], Functions):
+            return net, *self._pooled((layers, noise), each, n, rng)
+        each_member = tree.map_tensors(lambda t: t.unflatten(0, (-1, self.members)).flatten(1, 2), layers[0])
+        chosen = torch.arange(self.members * each, device=rng.device).expand(len(each_member.mean[0]), -1)
+        chosen = chosen.unflatten(1, (self.members, -1)).flatten(0, 1)
+        chosen, noise = self._pooled((chosen, noise), each, n, rng)
+        return net, (each_member._replace(chosen=chosen),), noise
 
     def expected_noise(self, state: State) -> Noise:
         return tree.map_tensors(self._mean, self.posterior.expected_noise(_replicas(state)))

@@ -22,7 +22,8 @@ from explore.core.shapes import State
 from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
-from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples, find_part
+from explore.inference.linearised import LinearisedNet
+from explore.nets.protocols import Likelihood, Network, Noise, count_samples, find_part
 
 BUDGET = 2**21  # maximum number of values in one layer of a chunk, over all R and S
 CACHE = 2**20  # the same if chunk size cannot change the order of sums: a few MiB, to fit the CPU cache
@@ -68,16 +69,17 @@ class ClassPrediction(NamedTuple):
 class Predictor:
     """S networks sampled from a posterior, with predictive distribution p(y | x) = 1/S sum_s p(y | x, w_s, noise_s)."""
 
-    net: Network
+    net: Network | LinearisedNet
     likelihood: Likelihood  # a network predicts M real values, or the probabilities of M classes
-    layers: tuple[Layer, ...]  # weight samples [R, S, I, O] per layer
+    layers: tuple[Any, ...]  # weight samples [R, S, I, O] per layer, or `Functions`
     noise: Noise  # one noise parameter per weight sample
     stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)  # factor for deviations from the mean
 
     @staticmethod
     def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
         """Create a predictor from n joint samples of weights and noise, or from all if the posterior has fewer."""
-        return Predictor(posterior.net, posterior.likelihood, *posterior.joint_sample(state, n, rng))
+        net, layers, noise = posterior.functions(state, n, rng)
+        return Predictor(net, posterior.likelihood, layers, noise)
 
     def stretched(self, factor: Float[Tensor, " R"]) -> Predictor:
         """Return a predictor whose predictive variance is scaled by `factor`, with the same mean."""

@@ -16,7 +16,7 @@ correlated, so one `Factor` over all layers represents F + damping, instead of o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -217,6 +217,7 @@ class BlockTridiagonalKronecker:
 class BlockTridiagonal(NaturalGradient):
     """Noisy block-tridiagonal K-FAC, with one `Factor` over all layers; the defaults are those of noisy K-FAC."""
 
+    prior_error: ClassVar[str] = "split damping is part of its density"
     by_replica = NaturalGradient.by_replica
 
     def __post_init__(self) -> None:

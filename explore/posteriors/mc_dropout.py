@@ -36,6 +36,7 @@ class MCDropout(PointEstimate):
     rate: float = 0.05  # p
 
     ranges: ClassVar[dict[str, str]] = {"rate": "[0, 1)"}
+    prior_error: ClassVar[str] = "weights vary in proportion to their size"
     by_replica = frozenset({"lr", "prior_variance"})
 
     @property

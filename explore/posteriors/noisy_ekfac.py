@@ -21,6 +21,7 @@ twice, in which the last batch contributes a share omega to the diagonal.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -36,6 +37,7 @@ from explore.inference.structures import kronecker
 from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
 from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
+from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
 
@@ -47,6 +49,11 @@ class Eigen(NamedTuple):
     outputs: Float[Tensor, "R O O"]  # Q_S
     scale: Float[Tensor, "R I O"]  # r
     ok: Bool[Tensor, " R"]  # whether the last eigendecomposition succeeded
+
+    @staticmethod
+    def of(moments: KroneckerMoments, basis: kronecker.Basis) -> Eigen:
+        """Return the statistics in a new basis, with r the eigenvalues of A (x) S."""
+        return Eigen(moments, basis.inputs, basis.outputs, basis.values, basis.ok)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class EigenRule:
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Eigen:
         moments = self.kronecker.init(inputs, outputs, replicas, rng)
-        return Eigen(moments, *kronecker.eigenbases([moments])[0])
+        return Eigen.of(moments, kronecker.eigenbases([moments])[0])
 
     def observe(self, q: Eigen, taps: Taps, schedule: Number, step: int) -> Eigen:
         return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
@@ -98,7 +105,7 @@ class EigenLayers(PerLayer):
             statistics = tuple(q._replace(moments=m) for q, m in zip(statistics, moments, strict=True))
         if step % rule.basis_interval == 0:
             bases = kronecker.eigenbases([q.moments for q in statistics])
-            statistics = tuple(_turned(q, Eigen(q.moments, *b)) for q, b in zip(statistics, bases, strict=True))
+            statistics = tuple(_turned(q, Eigen.of(q.moments, b)) for q, b in zip(statistics, bases, strict=True))
         if step % rule.scale_interval == 0:
             statistics = tuple(rule.scaled(q, t, schedule) for q, t in zip(statistics, taps, strict=True))
         return statistics
@@ -111,7 +118,7 @@ def _turned(old: Eigen, new: Eigen) -> Eigen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyEKFAC(NaturalGradient):
+class NoisyEKFAC(DampedNaturalGradient):
     """Noisy EK-FAC; the defaults follow the paper for the UCI sets, except for resets and `adaptive_damping`.
 
     A, S, the basis and r are each updated at the common multiples of an interval and of `statistics_interval`.
@@ -139,6 +146,13 @@ class NoisyEKFAC(NaturalGradient):
         due = step % self.moments_interval == 0, step % self.scale_interval == 0, self._restarts(step, progress)
         turn = super().turn(step, progress)
         return turn._replace(kind=(turn.kind, due))
+
+    def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
+        gamma = each_layer(self.gamma(state.common, held=True), len(state.mean))
+        for q, c in zip(state.statistics, gamma, strict=True):
+            more = over(c, q.scale)
+            exact = self._rule.restart(q).scale if self.reset_damped else q.scale  # r has the damping of its resets
+            yield Spectrum(q.inputs, q.outputs, exact + more, q.scale + more)
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         if not self._restarts(int(state.common.step) + 1, progress):
@@ -168,19 +182,19 @@ PRESETS: dict[str, dict[str, object]] = {
     "hundreds": natural.HUNDREDS | AS_CODE,
     "classes": natural.CLASSES | AS_CODE,
     # For the data sets of the noisy K-FAC presets: `paper` follows the authors' code, `paper-text` the text.
-    "paper": AS_CODE | {"adaptive_damping": False},
-    "paper-text": {"adaptive_damping": False, "reset_interval": 50},
-    "paper-batch-100": AS_CODE | {"adaptive_damping": False, "batch_size": 100},
-    "paper-protein": AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
-    "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05},
+    "paper": AS_PAPER | AS_CODE | {"adaptive_damping": False},
+    "paper-text": AS_PAPER | {"adaptive_damping": False, "reset_interval": 50},
+    "paper-batch-100": AS_PAPER | AS_CODE | {"adaptive_damping": False, "batch_size": 100},
+    "paper-protein": AS_PAPER | AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
+    "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05, "predictive": "mixed"},
     "image": natural.IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
     # As in noisy K-FAC, whose module lists differences from the paper's code.
-    "paper-image": natural.IMAGE | {
+    "paper-image": natural.IMAGE | AS_PAPER | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "basis_interval": 200, "reset_interval": 200,
     },
     # As in noisy K-FAC.
-    "vime": {
+    "vime": AS_PAPER | {
         "prior_variance": 0.25, "beta": 0.01, "adaptive_damping": False, "factor_interval": 10, "basis_interval": 50,
         "reset_interval": 50,
     },

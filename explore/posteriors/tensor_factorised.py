@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,7 @@ from explore.nets.protocols import Layer
 class TensorFactorised(Reparameterised):
     """Factorised tensors: weight matrices as sums of Kronecker products of Gaussian matrices."""
 
+    prior_error: ClassVar[str] = "its density is over factors of the weights"
     by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
 
     @cached_property

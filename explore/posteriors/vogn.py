@@ -11,9 +11,10 @@ With loss l = -log p(y|x,w), N the number of examples times the augmentation fac
     s  <- (1 - beta2) s + beta2 h
     mu <- mu - alpha m / (s + delta~ + gamma)                no square root
 
-delta is the prior precision. The weight tau of the KL rises to its full value at the start of training. gamma also
-damps the posterior variance. The rule in the paper, s <- (1 - tau beta2) s + beta2 h, has the fixed point h/tau, which
-maximises the paper's ELBO only if tau is 1. The first gradients are taken at mu, and initialise s = h.
+delta is the prior precision. The weight tau of the KL rises to its full value at the start of training. gamma
+also damps the posterior variance if `damped_density`, as in the paper. The paper's s <- (1 - tau beta2) s + beta2 h
+has the fixed point h/tau, which maximises its ELBO only if tau is 1. The first gradients are taken at mu, and
+initialise s = h.
 Like workers in the paper, each of the `sub_batches` has separate weight samples and batch-norm statistics.
 """
 
@@ -33,8 +34,10 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means
 from explore.execution import parallel
 from explore.inference.base import Common, common
+from explore.inference.gaussian import PredictiveForm
 from explore.inference.structures.base import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
 from explore.inference.updates import natural, steps
+from explore.inference.updates.damped import AS_PAPER
 
 
 class VOGNState(NamedTuple):
@@ -58,11 +61,13 @@ class VOGN(natural.NaturalPosterior):
     lr_decay: float = 1.0
     beta2: float = 0.999  # averaging rate of s
     damping: float = 1e-3  # gamma
+    damped_density: bool = False  # whether the density has this damping too, as in the paper
     prior_variance: float | Literal["learned"] = 0.01  # 1 / delta
     kl_start: float = 0.1  # initial tau, as a fraction of kl_weight ...
     kl_warmup: float = 0.142  # ... which rises to 1 over this fraction of training
     decay: float = 0.0  # p: step t also divides alpha and beta2 by 1 + t^p; 0: no such decay
     fisher: steps.Fisher = "empirical"
+    predictive: PredictiveForm = "auto"
     sub_batches: int = 1  # equal parts of a batch, each with separate K samples; a remainder is not used
 
     ranges: ClassVar[dict[str, str]] = {"damping": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"}
@@ -114,7 +119,8 @@ class VOGN(natural.NaturalPosterior):
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, Number]:
         weight = self._weight(state.tempering)
         decay = each_layer(self.gamma(state.common, weight, held=True), len(state.squares))
-        precision = tuple(s + (c + self.damping) for s, c in zip(state.squares, decay, strict=True))
+        damping = self.damping if self.damped_density else 0.0
+        precision = tuple(s + (c + damping) for s, c in zip(state.squares, decay, strict=True))
         if isinstance(weight, Tensor):  # then the precision includes it
             precision, weight = tuple(p / over(weight, p) for p in precision), 1.0
         return state.mean, Blocks(tuple(map(Diagonal, precision))), weight / float(state.common.n_data)
@@ -141,7 +147,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "kl_weight": 1.0,
     },
     # LeNet-5 on CIFAR-10 without augmentation: four workers with 32 examples and six samples each.
-    "paper": {"sub_batches": 4},
+    "paper": AS_PAPER | {"sub_batches": 4},
     # Learning rate and damping: by active learning on Boston, on unpublished splits. The rest is as in noisy K-FAC.
     "small": {
         "epochs": 1000, "batch_size": 30, "samples": 5, "lr": 0.01, "beta2": 0.02, "damping": 0.1,
@@ -149,7 +155,7 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     # The UCI sets: batches, samples and prior of other papers, and a tenth of their learning rate, as momentum here
     # multiplies steps by ten.
-    "uci": {
+    "uci": AS_PAPER | {
         "epochs": 200, "batch_size": 10, "samples": 10, "lr": 0.001, "beta2": 0.01, "damping": 1e-4,
         "prior_variance": 1.0, "kl_start": 1.0,
     },
@@ -160,17 +166,17 @@ PRESETS: dict[str, dict[str, object]] = {
         "beta2": 0.03, "prior_variance": 0.0025, "kl_weight": 0.05, "kl_start": 0.02, "kl_warmup": 0.3,
     },
     # ResNet-18 on CIFAR-10 with augmentation; the paper also decays alpha a second time at 0.75 of the epochs.
-    "paper-image": {
+    "paper-image": AS_PAPER | {
         "epochs": 161, "batch_size": 256, "samples": 5, "prior_variance": 0.02, "kl_start": 1.0, "lr_decay": 0.1,
         "augmentation": 10.0,
     },
     # As in noisy K-FAC.
-    "vime": {"prior_variance": 0.25, "kl_start": 1.0, "lr": 0.001, "beta2": 0.01, "damping": 1e-4},
+    "vime": AS_PAPER | {"prior_variance": 0.25, "kl_start": 1.0, "lr": 0.001, "beta2": 0.01, "damping": 1e-4},
 }  # fmt: skip
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta2": 0.1, "damping": 0.1, "prior_variance": 1.0},
     "forgetful": {},
-    # Squared residuals take the place of the noise variance, and gamma is part of the posterior.
+    # Squared residuals take the place of the noise variance.
     "linear": [("mean", {"lr": 0.05, "beta2": 0.05})],
 }

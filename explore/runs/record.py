@@ -36,7 +36,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from explore.core import files
 from explore.core.errors import InputError, printable
-from explore.runs.recorded import FORMAT, TABLES, cut, digest, measured, read_checkpoint, read_config, read_run
+from explore.runs.recorded import CONFIG, FORMAT, TABLES, cut, digest, measured, read_checkpoint, read_config, read_run
 
 __all__ = ["FORMAT", "TABLES", "FolderExists", "Run", "plain", "read_config", "read_run"]
 
@@ -200,7 +200,7 @@ class Run:
         self.close()
 
     def _write_config(self) -> None:
-        content = {"format": FORMAT, **self.config, "sha256": digest(self.config)}
+        content = {"format": CONFIG, **self.config, "sha256": digest(self.config)}
         with files.replacing(self.folder / "config.json") as draft:
             draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

@@ -20,7 +20,10 @@ from explore.core import files
 from explore.core.errors import InputError, describe, fits, listed, shown
 
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
-FORMAT = 3  # of config.json and checkpoint.pt
+FORMAT = 3  # of checkpoint.pt
+CONFIG = 4  # of config.json; 3, and 1 for campaigns, are older, see `renewed`
+DAMPED = {"predictive": "sampled", "damped_density": True}  # defaults of these posteriors before format 4
+WERE_DAMPED = ("noisy-kfac", "noisy-ekfac", "vogn")
 Value = bool | int | float | str | tuple[Any, ...] | None
 Values = Mapping[str, Value]  # the settings of a plug-in, by name
 Record = TypeVar("Record")
@@ -58,7 +61,7 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         content = dict(json.loads(path.read_text(encoding="utf-8")))
-        return content | {"settings": dict(content["settings"])}
+        return content | {"settings": dict(content["settings"]), "format": content.get("format")}
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} is not a run folder: it has no config.json") from None
     except BROKEN as error:
@@ -67,8 +70,25 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def recorded(folder: Path) -> dict[str, Any]:
     """Read the settings of a run or campaign, including `command`. The settings are not checked."""
-    settings: dict[str, Any] = _config(folder)["settings"]
+    content = _config(folder)
+    settings = renewed(content["settings"], content["format"])
     return settings | {"command": str(settings.get("command"))}
+
+
+def renewed(settings: Mapping[str, Any], form: Any) -> dict[str, Any]:
+    """Return settings of a config.json of this format, with the defaults that older formats did not record."""
+
+    def of_posterior(part: Any, name: str, key: str) -> Any:
+        is_damped = isinstance(part, Mapping) and part.get(name) in WERE_DAMPED and isinstance(part.get(key), Mapping)
+        return {**part, key: DAMPED | part[key]} if is_damped else part
+
+    new: dict[str, Any] = dict(settings)
+    if form != CONFIG:
+        new = of_posterior(new, "posterior", "posterior_settings")
+        if isinstance(new.get("posteriors"), Mapping):
+            each = new["posteriors"].items()
+            new["posteriors"] = {label: of_posterior(part, "name", "settings") for label, part in each}
+    return new
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -81,10 +101,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         total = digest(config)
     except BROKEN as error:
         raise InputError(f"{path} is damaged: {error!r}") from error
-    if content.get("format") in (None, *range(FORMAT)):
+    if content["format"] in (None, *range(CONFIG - 1)):
         raise files.older(path)
-    if (content["format"], content.get("sha256")) != (FORMAT, total):
+    if content["format"] not in (CONFIG - 1, CONFIG) or content.get("sha256") != total:
         raise InputError(f"{path} is damaged or was edited: its settings or sessions changed")
+    if (settings := renewed(config["settings"], content["format"])) != config["settings"]:
+        config |= {"settings": settings, "former": [*config.get("former", []), digest(config["settings"])]}
     return config
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from operator import attrgetter
 from typing import Any
 
@@ -13,6 +14,7 @@ from explore.core import tree
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference import predict
+from explore.inference.predict import Predictor
 from explore.nets.net import Net
 from explore.testing import oracles
 from explore.testing.oracles import Matched
@@ -104,8 +106,10 @@ def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, c
     products = oracles.flat(posterior.solve(state, oracles.unflat(v, MLP.shapes)))
     assert_close(products, v @ covariance, "`solve`")
 
-    # Gradients at the same samples that `quad` uses.
+    # Gradients at the same weights that `quad` uses.
     weights = posterior.sample(state, posterior.gain_samples, seeded(2))
+    if posterior.linearises:
+        weights = oracles.unflat(mean.unsqueeze(1), MLP.shapes)
     score = (batch.y.unsqueeze(1) - MLP.output(weights, batch.x)) / 0.25
     g = torch.einsum("rsbo,rsbow->rsbw", score, jacobians(oracles.flat(weights), batch.x)).mean(1)
     precision, taps = posterior.gradients(state, batch, seeded(2))
@@ -169,6 +173,35 @@ def a_linear_model_is_bayesian_linear_regression(subject: Subject) -> None:
         assert_close(mean, exact_mean, why % "mean", rtol=1e-6, atol=1e-8)
         exact = slice(first[moment], None)
         assert_close(covariance[exact], exact_covariance[exact], why % "covariance", rtol=1e-6, atol=1e-8)
+
+
+@POSTERIORS.check("linear", "deep", of=lambda subject: subject.gaussian and not subject.cls.prior_error)
+def the_prior_survives_where_nothing_was_seen(subject: Subject, net: str) -> None:
+    module = nn.Linear(5, 2) if net == "linear" else nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+    linear = subject.contract.linear or [("mean", subject.contract.lively)]
+    rng, variance, n = seeded(), 0.8, 20_000
+    # Inputs vary in two directions: two axes in the first replica, any two in the second.
+    directions = torch.stack([torch.eye(5, dtype=torch.float64), torch.linalg.qr(rng.normal(5, 5))[0]])
+    x, unseen = rng.normal(2, 24, 2) @ directions[:, :2], directions[:, 2:]
+    batch = Batch(x, x @ rng.normal(2, 5, 2) + 0.5 * rng.normal(2, 24, 2))
+    last = None if any(moment == "covariance" for moment, _ in linear) else 1  # diagonal ones know axes only
+    for _, settings in linear:
+        arguments = {"likelihood": KNOWN_NOISE, "prior_variance": variance, **settings}
+        posterior = subject.make(net=Net(module), **arguments)
+        state = train(posterior, start(posterior, 24, 2, rng), batch, rng, 600, ends=True)
+        weights = posterior.sample(state, n, seeded(6))[0][:, :, :5]
+        spread = {"weights": unseen.unsqueeze(1) @ weights}
+        if net == "linear":
+            outputs = Predictor.sample(posterior, state, n, seeded(7)).outputs
+            at, at_zero = (torch.cat([out for _, out in outputs(x)], 2) for x in (unseen, 0 * unseen))
+            spread["predictions"] = at - at_zero
+        for name, values in spread.items():
+            share = values.var(1)[:last] / variance
+            assert (share.log().abs() < math.log(1.1)).all(), (
+                f"{subject.name} with {dict(settings)}: along inputs that were never seen, the variance of {name} is "
+                f"{share.min():.2g} to {share.max():.2g} times the prior's. Keep damping out of the density, or say "
+                "in `prior_error` why the prior is lost"
+            )
 
 
 def _has_no_exact_covariance(subject: Subject) -> bool:

@@ -13,7 +13,7 @@ from explore.cli.main import main
 from explore.core import files
 from explore.core.errors import InputError
 from explore.learning import saved
-from explore.runs.recorded import FORMAT, digest, run_id
+from explore.runs.recorded import CONFIG, FORMAT, digest, run_id
 
 TABLE = "x,z,y\n" + "".join(f"{i / 4},{i * i % 7},{{}}\n" for i in range(40))
 FIT = ["--target", "y", "--trials", "1", "--rounds", "1", "--epochs", "1", "--test-size", "9", "--samples", "3"]
@@ -99,7 +99,7 @@ def stripped(folder):
     """As a version without ids wrote it."""
     config = json.loads((folder / "config.json").read_text())
     parts = {key: config[key] for key in ("settings", "sessions")}
-    (folder / "config.json").write_text(json.dumps({"format": FORMAT, **parts, "sha256": digest(parts)}))
+    (folder / "config.json").write_text(json.dumps({"format": CONFIG, **parts, "sha256": digest(parts)}))
     for name, kind, version in (("model.pt", "saved model", saved.FORMAT), ("checkpoint.pt", "checkpoint", FORMAT)):
         content = files.load(folder / name, kind, version)
         files.save(folder / name, kind, version, content)

@@ -85,7 +85,9 @@ def test_rounds(pool):
     second = suggest(pool)
     assert len(second["rows"]) == 5 and not set(ids(second)) & set(ids(first)) and not second["pending"]
     for row in second["rows"]:
-        assert row["low"] < row["mean"] < row["high"] and row["reason"].startswith(("far", "disa", "expected gain"))
+        assert row["low"] < row["mean"] < row["high"] and row["reason"].startswith(
+            ("far", "disa", "expected gain", "model")
+        )
     assert "Only 5 rows measured so far; intervals are rough." in second["notes"]
     measure(pool, ids(second)[:4])
     third = suggest(pool, "--batch", 3)

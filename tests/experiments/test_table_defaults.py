@@ -18,7 +18,7 @@ from explore.registry import complete
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 100}
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "ensemble, good": ("ensemble", QUICK | {"lr": 0.01}), "ensemble, bad": ("ensemble", QUICK | {"lr": 1e-6}),
-    "one": ("map", QUICK),
+    "one": ("noisy-kfac", QUICK | {"samples": 2}),
 }  # fmt: skip
 
 

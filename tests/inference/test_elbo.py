@@ -29,7 +29,8 @@ def test_elbo_counts_every_example_once(name, part):
     for i in range(3):
         state, _ = posterior.update(state, whole, seeded(2 + i))
     batch = tree.map_tensors(lambda t: t[:, part], whole)
-    out = NET.output(posterior.sample(state, S, seeded(9)), batch.x)
+    net, layers, _ = posterior.functions(state, S, seeded(9))
+    out = net.output(layers, batch.x)
     fit = torch.distributions.Normal(out, 0.5).log_prob(batch.y.unsqueeze(1)).sum(3).mean((1, 2)) * N
     elbo, objective = (f(state, batch, seeded(9), samples=S) for f in (posterior.elbo, posterior.objective))
     torch.testing.assert_close(elbo, fit - posterior.kl_prior(state))  # a bound without kl_weight

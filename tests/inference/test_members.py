@@ -76,7 +76,7 @@ def test_predictions_are_those_of_the_pooled_samples_of_separate_fits(name):
     for i, (own, own_info, stream) in enumerate(alone(mixture)):
         one = Predictor.sample(mixture.posterior, own, each, stream)
         part = Batch(*(t[i // K : i // K + 1] for t in test))
-        outs.append(mixture.net.output(one.layers, part.x))
+        outs.append(one.net.output(one.layers, part.x))
         densities.append(one.log_prob(part.x, part.y))  # with the noise of this member
         for key, value in own_info.items():
             logged[key].append(value)

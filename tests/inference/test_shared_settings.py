@@ -88,7 +88,7 @@ def test_an_augmented_example_counts_several_times(name):
 def change(posterior, before, new):
     """What a step does to the predictions, d^T P d, where P is the Fisher matrix with its damping."""
     d = oracles.flat([(b - a).unsqueeze(1) for a, b in zip(before.mean, new.mean, strict=True)]).squeeze(1)
-    return torch.einsum("ri,rij,rj->r", d, posterior.gaussian(new)[1].dense(), d)
+    return torch.einsum("ri,rij,rj->r", d, posterior.training_density(new)[1].dense(), d)
 
 
 @having("kl_clip")

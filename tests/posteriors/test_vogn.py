@@ -20,6 +20,7 @@ N = 6
 PRECISION = 4.0  # of the noise
 K, ALPHA, BETA1, BETA2, GAMMA, ETA, TAU, RHO = 4, 0.02, 0.8, 0.3, 0.05, 0.6, 0.7, 2.5
 SETTINGS = dict(
+    damped_density=True,
     samples=K, lr=ALPHA, momentum=BETA1, beta2=BETA2, damping=GAMMA, prior_variance=ETA, kl_weight=TAU,
     augmentation=RHO, kl_start=0.2, kl_warmup=0.5,
 )  # fmt: skip

@@ -176,8 +176,8 @@ class KroneckerRule:
     def factor(self, moments: KroneckerMoments, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]:
         """Factorise A (x) S + damping; also return for which replicas this succeeded."""
         if self.damping == "exact":
-            ((inputs, outputs, eigenvalues, ok),) = eigenbases([moments])
-            return Diagonal(eigenvalues + over(damping, eigenvalues), inputs, outputs), ok
+            (basis,) = eigenbases([moments])
+            return Diagonal(basis.values + over(damping, basis.values), basis.inputs, basis.outputs), basis.ok
         a, s = damped(moments, damping)
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
         return KroneckerFactor(a, s), ok_a & ok_s
@@ -223,15 +223,32 @@ def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple
     return Blocks(tuple(map(KroneckerFactor, parts[::2], parts[1::2]))), ok.all(0)
 
 
-Basis = tuple[Float[Tensor, "R _I _I"], Float[Tensor, "R _O _O"], Float[Tensor, "R _I _O"], Bool[Tensor, " R"]]
-"""Eigenvectors Q_A and Q_S, the eigenvalues of A (x) S, and for which replicas the decomposition succeeded."""
+class Basis(NamedTuple):
+    """The eigenvectors and eigenvalues of A and S, and for which replicas the decomposition succeeded."""
+
+    inputs: Float[Tensor, "R I I"]  # Q_A
+    outputs: Float[Tensor, "R O O"]  # Q_S
+    input_values: Float[Tensor, "R I"]
+    output_values: Float[Tensor, "R O"]
+    ok: Bool[Tensor, " R"]
+
+    @property
+    def values(self) -> Float[Tensor, "R I O"]:
+        """The eigenvalues of A (x) S."""
+        return self.input_values.unsqueeze(2) * self.output_values.unsqueeze(1)
+
+    def raised(self, a: Float[Tensor, " R"], s: Float[Tensor, " R"]) -> Basis:
+        """Return the basis with a added to the eigenvalues of A, and s to those of S."""
+        return self._replace(
+            input_values=self.input_values + a.unsqueeze(1), output_values=self.output_values + s.unsqueeze(1)
+        )
 
 
 def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
     """Return the eigenbases of all layers; the processes of a fit share the work."""
     pairs = parallel.eigh([m for moments in layers for m in moments])
     return [
-        (qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s)
+        Basis(qa, qs, la.clamp_min(0), ls.clamp_min(0), ok_a & ok_s)
         for (la, qa, ok_a), (ls, qs, ok_s) in zip(pairs[::2], pairs[1::2], strict=True)
     ]
 

@@ -21,7 +21,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, State, Taps, Weights
 from explore.execution import parallel
 from explore.inference.base import Common, common
-from explore.inference.gaussian import GaussianPosterior
+from explore.inference.gaussian import Density, GaussianPosterior, drawn
 from explore.inference.structures.base import Dampings, Factor, Statistics, Structure, each_layer, mean_outer
 from explore.inference.updates import steps
 from explore.inference.updates.steps import Fisher, Pass, Schedule
@@ -67,6 +67,10 @@ class NaturalPosterior(GaussianPosterior):
         """Return the factor on the learning rate at `progress`, the completed fraction of training."""
         return steps.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
 
+    def training_density(self, state: State) -> Density:
+        """Return the Gaussian from which updates draw weights; it may be narrower than `gaussian`."""
+        return self.gaussian(state)
+
     def is_noisy(self, progress: float) -> bool:
         """Return whether gradients are taken at weight samples, not at the mean, at this progress of training."""
         return self.weight_noise and progress >= self.warm_start
@@ -79,9 +83,9 @@ class NaturalPosterior(GaussianPosterior):
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)
-            weights, samples = self.sample_coordinates(state, parts * self.samples, stream), self.samples
+            weights, samples = drawn(self.training_density(state), parts * self.samples, stream), self.samples
         else:
-            weights, samples = tuple(m.unsqueeze(1) for m in self.gaussian(state)[0]), 1
+            weights, samples = tuple(m.unsqueeze(1) for m in self.training_density(state)[0]), 1
         noise = self.likelihood.sample_noise(state.common.noise, samples, rng)
         forward = partial(steps.forward_in_parts, self.net, parts=parts)
         return weights, steps.train_pass(self, state, weights, noise, batch, forward)
@@ -189,7 +193,10 @@ class NaturalGradient(NaturalPosterior):
         k = int(state.common.step) // self.statistics_interval
         return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
 
-    def gaussian(self, state: NaturalState) -> tuple[Means, Factor, Number]:
+    def gaussian(self, state: NaturalState) -> Density:
+        return self.training_density(state)
+
+    def training_density(self, state: NaturalState) -> Density:
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
 
     def _curvature(

@@ -1,0 +1,106 @@
+"""Networks linearised at their mean weights: Gaussian weights then give Gaussian functions.
+
+    f(x; w) = f(x; M) + J(x) (w - M),    J = df/dw at M        Immer, Korzepa, Bauer (2021), equation 10
+
+Weight samples of a wide Gaussian leave the region in which the network fits the data; these functions do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from explore.core import tree
+from explore.core.linalg import added
+from explore.core.shapes import Means, Taps, Weights
+from explore.inference.structures.base import sample_gradients
+from explore.nets.protocols import Network
+
+
+class Functions(NamedTuple):
+    """S linear functions of the weights, around k mean weights M (one for each member of a mixture)."""
+
+    mean: tuple[Float[Tensor, "R k _I _O"], ...]  # M
+    norms: tuple[Float[Tensor, "R k 4 _C"], ...]  # batch-norm layers
+    changes: tuple[Float[Tensor, "R k e _I _O"], ...]  # w - M of e functions per member
+    weights: tuple[Float[Tensor, "R k e _I _O"], ...] = ()  # networks to which J(x) (w - M) is added; empty: at M
+    chosen: Int[Tensor, "R S"] | None = None  # which of the k e functions to use; None: all
+
+    @staticmethod
+    def around(mean: Means, norms: Means, changes: Weights, weights: Weights = ()) -> Functions:
+        """Return functions around one mean M, from tensors [R, I, O], [R, 1, 4, C] and [R, S, I, O]."""
+        mean, changes, weights = (tuple(t.unsqueeze(1) for t in each) for each in (mean, changes, weights))
+        return Functions(mean, tuple(norms), changes, weights)
+
+    @property
+    def samples(self) -> int:
+        """The number of functions, S."""
+        return self.changes[0].shape[1:3].numel() if self.chosen is None else self.chosen.shape[1]
+
+
+class LinearisedNet:
+    """A network whose only layer is `Functions`, in place of a `Net` in predictions."""
+
+    def __init__(self, net: Network):
+        self.net = net
+
+    @property
+    def width(self) -> int:
+        """Values per example and function that the last output needed, as for a `Net`."""
+        return self.net.width
+
+    def output(self, layers: Sequence[Any], x: Tensor) -> Float[Tensor, "R S B O"]:
+        """Return the values of the functions at x [R, B, ...]; they are differentiable, as those of a `Net`."""
+        functions: Functions = layers[0]
+        members = functions.mean[0].shape[1]
+        flat: Functions = tree.map_tensors(lambda t: t.flatten(0, 1), functions._replace(chosen=None))
+        differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in tree.tensors(flat))
+        values = self._differentiable if differentiable else self._values
+        every = values(flat, x.repeat_interleave(members, 0)).unflatten(0, (-1, members)).flatten(1, 2)
+        if functions.chosen is None:
+            return every
+        return every[torch.arange(len(every), device=x.device).unsqueeze(1), functions.chosen]
+
+    def _values(self, functions: Functions, x: Tensor) -> Float[Tensor, "Rk e B O"]:
+        means = tuple(m.unsqueeze(1) for m in (*functions.mean, *functions.norms))
+        out, rows = at_mean(self.net, means, x)
+        of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
+        base = self._sampled(functions, functions.weights, x) if functions.weights else out.unsqueeze(1)
+        return base + added([along(taps, change) for taps, change in of_layers])
+
+    def _differentiable(self, functions: Functions, x: Tensor) -> Float[Tensor, "Rk e B O"]:
+        """Return the values by two backward passes, slower but with a gradient."""
+        pairs = zip(functions.mean, functions.changes, strict=True)
+        means = tuple(m.unsqueeze(1).expand_as(c) + torch.zeros_like(c, requires_grad=True) for m, c in pairs)
+        out = self._sampled(functions, means, x)
+        zero = torch.zeros_like(out, requires_grad=True)
+        pulled = torch.autograd.grad(out, means, zero, create_graph=True)  # J^T v, whose derivative by v is J
+        along = added([(g * c).sum() for g, c in zip(pulled, functions.changes, strict=True)])
+        (change,) = torch.autograd.grad(along, zero, create_graph=True)
+        return (self._sampled(functions, functions.weights, x) if functions.weights else out) + change
+
+    def _sampled(self, functions: Functions, weights: Weights, x: Tensor) -> Float[Tensor, "Rk e B O"]:
+        norms = (v.unsqueeze(1).expand(-1, weights[0].shape[1], -1, -1) for v in functions.norms)
+        return self.net.output((*weights, *norms), x)
+
+
+def at_mean(net: Network, means: Means, x: Tensor) -> tuple[Float[Tensor, "R B O"], list[tuple[Taps, ...]]]:
+    """Return f(x; M) and, for each output, the taps of its Jacobian; `means` are layers [R, 1, I, O]."""
+    out, pullback = net.forward(means, x)
+    rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
+    return out.squeeze(1), [pullback(row.expand_as(out)) for row in rows]
+
+
+def along(rows: Sequence[Taps], change: Float[Tensor, "R e I H"]) -> Float[Tensor, "R e B O"]:
+    """Return derivatives of the outputs along weight changes of one layer, from its taps for each of the O outputs."""
+    samples, positions = change.shape[1], rows[0].grads.shape[3]
+    if len(rows) * (positions + samples) <= 2 * positions * samples:  # then per-example gradients are cheaper
+        return torch.stack([change.flatten(2) @ sample_gradients(t).squeeze(1).flatten(2).mT for t in rows], -1)
+    moved = rows[0].inputs.flatten(1, 3).unsqueeze(1) @ change  # [R, e, (B T), H]
+    moved = moved.unflatten(2, (-1, positions)).transpose(1, 2).flatten(3)  # [R, B, e, (T H)]
+    grads = torch.stack([t.grads.squeeze(1).flatten(2) for t in rows], -1)  # [R, B, (T H), O]
+    return (moved @ grads).transpose(1, 2)

@@ -187,7 +187,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper-batch-100": AS_PAPER | AS_CODE | {"adaptive_damping": False, "batch_size": 100},
     "paper-protein": AS_PAPER | AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
     "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05, "predictive": "mixed"},
-    "image": natural.IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
+    "image": natural.IMAGE | AS_PAPER | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
     # As in noisy K-FAC, whose module lists differences from the paper's code.
     "paper-image": natural.IMAGE | AS_PAPER | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,

@@ -75,7 +75,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper-batch-100": AS_PAPER | {"adaptive_damping": False, "batch_size": 100},
     "paper-protein": AS_PAPER | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
     "small": natural.SMALL | {"predictive": "mixed"},
-    "image": natural.IMAGE | {"factor_interval": 20},
+    "image": natural.IMAGE | AS_PAPER | {"factor_interval": 20},
     # VGG16 on CIFAR-10 without augmentation or batch norm. The paper's code accumulates steps of 0.01, each clipped to
     # 1e-3, with momentum 0.9. Here the gradient is averaged, so lr is ten times as large, and kl_clip, which limits a
     # square, a hundred times. The code decays its clipping limit, here steps decay. In the mean step it has extrinsic

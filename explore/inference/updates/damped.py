@@ -26,7 +26,10 @@ from explore.inference.updates.natural import NaturalGradient, NaturalState
 from explore.nets.protocols import Noise
 
 AS_PAPER: dict[str, object] = {"damped_density": True, "predictive": "sampled"}
-"""Settings of presets with a paper's name: all damping is part of the density, and predictions sample it."""
+"""Settings of presets with a paper's name, and of those for large networks, whose Jacobians cost more than samples.
+
+All damping is part of the density, and predictions sample it.
+"""
 
 
 class Spectrum(NamedTuple):

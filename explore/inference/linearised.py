@@ -31,7 +31,7 @@ class Functions(NamedTuple):
     chosen: Int[Tensor, "R S"] | None = None  # which of the k e functions to use; None: all
 
     @staticmethod
-    def around(mean: Means, norms: Means, changes: Weights, weights: Weights = ()) -> Functions:
+    def around(mean: Means, norms: Weights, changes: Weights, weights: Weights = ()) -> Functions:
         """Return functions around one mean M, from tensors [R, I, O], [R, 1, 4, C] and [R, S, I, O]."""
         mean, changes, weights = (tuple(t.unsqueeze(1) for t in each) for each in (mean, changes, weights))
         return Functions(mean, tuple(norms), changes, weights)
@@ -88,7 +88,7 @@ class LinearisedNet:
         return self.net.output((*weights, *norms), x)
 
 
-def at_mean(net: Network, means: Means, x: Tensor) -> tuple[Float[Tensor, "R B O"], list[tuple[Taps, ...]]]:
+def at_mean(net: Network, means: Weights, x: Tensor) -> tuple[Float[Tensor, "R B O"], list[tuple[Taps, ...]]]:
     """Return f(x; M) and, for each output, the taps of its Jacobian; `means` are layers [R, 1, I, O]."""
     out, pullback = net.forward(means, x)
     rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)

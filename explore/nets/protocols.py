@@ -66,7 +66,7 @@ class Network(Protocol):
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]: ...
 
 
-def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
+def count_samples(layers: Sequence[Any], default: int | None = None) -> int:
     """Return S, the number of weight samples, from the first layer that specifies S; if none does, return `default`."""
     counts = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
     samples = next((count for count in counts if count is not None), default)

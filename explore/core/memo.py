@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 Value = TypeVar("Value")
@@ -20,8 +21,11 @@ class Memo(Generic[Value]):
     def of(self, tensors: Sequence[Tensor], more: Hashable, compute: Callable[[], Value]) -> Value:
         """Return `compute()`, or the last result if it was of these very tensors, unchanged, and an equal `more`.
 
-        Recordings change tensors without a trace, so `more` must then identify the update.
+        Recordings change tensors without a trace, so `more` must then identify the update. Nothing is kept of tensors
+        that need gradients, as their graph is used once, or of those of inference mode, which may change unnoticed.
         """
+        if any(t.is_inference() or (torch.is_grad_enabled() and t.requires_grad) for t in tensors):
+            return compute()
         key = (more, *((id(t), t._version) for t in tensors))
         last = self._last
         if last is not None and last[0] == key and all(ref() is t for ref, t in zip(last[1], tensors, strict=True)):

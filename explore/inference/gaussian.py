@@ -37,6 +37,11 @@ def drawn(density: Density, n: int, rng: Rng) -> Weights:
     return tuple(moved(m.unsqueeze(1), x, root) for m, x in zip(mean, noise, strict=True))
 
 
+def centred(density: Density) -> Density:
+    """Return the density with the mean 0."""
+    return tuple(torch.zeros_like(m) for m in density[0]), *density[1:]
+
+
 @dataclass(frozen=True, kw_only=True)
 class GaussianPosterior(Variational):
     """A posterior with a Gaussian density over the weights, or over other `coordinates`."""
@@ -84,8 +89,7 @@ class GaussianPosterior(Variational):
         if not self.linearises:
             return super().functions(state, n, rng)
         density = self.gaussian(state)
-        zero = tuple(torch.zeros_like(m) for m in density[0])
-        functions = Functions.around(density[0], state.common.norms.values, drawn((zero, *density[1:]), n, rng))
+        functions = Functions.around(density[0], state.common.norms.values, drawn(centred(density), n, rng))
         return LinearisedNet(self.net), (functions,), self.likelihood.sample_noise(state.common.noise, n, rng)
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:

@@ -8,6 +8,7 @@ Weight samples of a wide Gaussian leave the region in which the network fits the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from explore.core import tree
 from explore.core.linalg import added
 from explore.core.shapes import Means, Taps, Weights
 from explore.inference.structures.base import sample_gradients
-from explore.nets.protocols import Network
+from explore.nets.protocols import Layers, Network
 
 
 class Functions(NamedTuple):
@@ -59,21 +60,27 @@ class LinearisedNet:
         members = functions.mean[0].shape[1]
         flat: Functions = tree.map_tensors(lambda t: t.flatten(0, 1), functions._replace(chosen=None))
         differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in tree.tensors(flat))
-        values = self._differentiable if differentiable else self._values
-        every = values(flat, x.repeat_interleave(members, 0)).unflatten(0, (-1, members)).flatten(1, 2)
+        linear = self._differentiable if differentiable else self._linear
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():  # for the Jacobian
+            flat, x = tree.map_tensors(lambda t: t.clone() if t.is_inference() else t, (flat, x))
+            x = x.repeat_interleave(members, 0)
+            base, change = linear(flat, x)
+            if flat.weights:
+                base = self._sampled(flat, flat.weights, x)
+        every = (base + change).unflatten(0, (-1, members)).flatten(1, 2)
         if functions.chosen is None:
             return every
         return every[torch.arange(len(every), device=x.device).unsqueeze(1), functions.chosen]
 
-    def _values(self, functions: Functions, x: Tensor) -> Float[Tensor, "Rk e B O"]:
+    def _linear(self, functions: Functions, x: Tensor) -> tuple[Float[Tensor, "Rk _e B O"], Float[Tensor, "Rk e B O"]]:
+        """Return f(x; M) and J(x) (w - M)."""
         means = tuple(m.unsqueeze(1) for m in (*functions.mean, *functions.norms))
         out, rows = at_mean(self.net, means, x)
         of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
-        base = self._sampled(functions, functions.weights, x) if functions.weights else out.unsqueeze(1)
-        return base + added([along(taps, change) for taps, change in of_layers])
+        return out.unsqueeze(1), added([along(taps, change) for taps, change in of_layers])
 
-    def _differentiable(self, functions: Functions, x: Tensor) -> Float[Tensor, "Rk e B O"]:
-        """Return the values by two backward passes, slower but with a gradient."""
+    def _differentiable(self, functions: Functions, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Do as `_linear`, by two backward passes: slower, but with a gradient."""
         pairs = zip(functions.mean, functions.changes, strict=True)
         means = tuple(m.unsqueeze(1).expand_as(c) + torch.zeros_like(c, requires_grad=True) for m, c in pairs)
         out = self._sampled(functions, means, x)
@@ -81,14 +88,14 @@ class LinearisedNet:
         pulled = torch.autograd.grad(out, means, zero, create_graph=True)  # J^T v, whose derivative by v is J
         along = added([(g * c).sum() for g, c in zip(pulled, functions.changes, strict=True)])
         (change,) = torch.autograd.grad(along, zero, create_graph=True)
-        return (self._sampled(functions, functions.weights, x) if functions.weights else out) + change
+        return out, change
 
     def _sampled(self, functions: Functions, weights: Weights, x: Tensor) -> Float[Tensor, "Rk e B O"]:
         norms = (v.unsqueeze(1).expand(-1, weights[0].shape[1], -1, -1) for v in functions.norms)
         return self.net.output((*weights, *norms), x)
 
 
-def at_mean(net: Network, means: Weights, x: Tensor) -> tuple[Float[Tensor, "R B O"], list[tuple[Taps, ...]]]:
+def at_mean(net: Network, means: Layers, x: Tensor) -> tuple[Float[Tensor, "R B O"], list[tuple[Taps, ...]]]:
     """Return f(x; M) and, for each output, the taps of its Jacobian; `means` are layers [R, 1, I, O]."""
     out, pullback = net.forward(means, x)
     rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.core import tree
@@ -118,30 +118,35 @@ class Mixture(Predictive):
         if not isinstance(layers[0], Functions):
             return net, *self._pooled((layers, noise), each, n, rng)
         each_member = tree.map_tensors(lambda t: t.unflatten(0, (-1, self.members)).flatten(1, 2), layers[0])
-        chosen = torch.arange(self.members * each, device=rng.device).expand(len(each_member.mean[0]), -1)
-        chosen = chosen.unflatten(1, (self.members, -1)).flatten(0, 1)
-        chosen, noise = self._pooled((chosen, noise), each, n, rng)
-        return net, (each_member._replace(chosen=chosen),), noise
+        chosen = self._chosen(len(state.common.alive), each, n, rng)
+        return net, (each_member._replace(chosen=chosen),), self._pool(noise, each, chosen)
 
     def expected_noise(self, state: State) -> Noise:
         return tree.map_tensors(self._mean, self.posterior.expected_noise(_replicas(state)))
 
     def _pooled(self, drawn: Any, each: int, n: int, rng: Rng) -> Any:
         """Pool samples of all members, [R k, each or 1, ...] -> [R, n, ...]; return all if there are fewer than n."""
+        replicas = len(next(tree.leaves(drawn))[1]) // self.members
+        return self._pool(drawn, each, self._chosen(replicas, each, n, rng))
+
+    def _pool(self, drawn: Any, each: int, chosen: Int[Tensor, "R n"] | None) -> Any:
+        """Pool samples as `_pooled` does, given those to choose; None: all."""
 
         def pool(t: Tensor) -> Tensor:
-            return t.expand(-1, each, *t.shape[2:]).unflatten(0, (-1, self.members)).flatten(1, 2)
+            every = t.expand(-1, each, *t.shape[2:]).unflatten(0, (-1, self.members)).flatten(1, 2)
+            return every if chosen is None else every[torch.arange(len(every), device=t.device).unsqueeze(1), chosen]
 
-        pooled = tree.map_tensors(pool, drawn)
+        return tree.map_tensors(pool, drawn)
+
+    def _chosen(self, replicas: int, each: int, n: int, rng: Rng) -> Int[Tensor, "R n"] | None:
+        """Return which n of the samples of all members are used; None: all."""
         if n >= self.members * each:
-            return pooled
-        replicas = len(next(tree.leaves(pooled))[1])
+            return None
         last = each * torch.arange(1, self.members + 1, device=rng.device) - 1  # of each member; not all are used
         every = torch.arange(self.members * each, device=rng.device)
         first = every[~torch.isin(every, last)].expand(replicas, -1)
         more = last[rng.permutation(replicas, self.members)[:, : n - first.shape[1]]]
-        rows, chosen = torch.arange(replicas, device=rng.device).unsqueeze(1), torch.cat([first, more], 1)
-        return tree.map_tensors(lambda t: t[rows, chosen], pooled)
+        return torch.cat([first, more], 1)
 
     def _each(self, batch: Batch) -> Batch:
         """Repeat every replica's examples for each of its members."""

@@ -22,7 +22,7 @@ from explore.core.shapes import State
 from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.linearised import LinearisedNet
+from explore.inference.linearised import LinearisedNet, at_mean
 from explore.nets.protocols import Likelihood, Network, Noise, count_samples, find_part
 
 BUDGET = 2**21  # maximum number of values in one layer of a chunk, over all R and S
@@ -207,13 +207,11 @@ class Predictor:
 def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:
     """Return the moments of a network linearised at its mean weights M: f(x; M) and diag(J Sigma J^T), Jacobian J."""
     _, precision, scale = posterior.gaussian(state)
-    at_mean, net = posterior.at_mean(state), posterior.net
+    layers, net = posterior.at_mean(state), posterior.net
 
     def moments(part: slice) -> Moments:
-        out, pullback = net.forward(at_mean, x[:, part])
-        rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
-        variance = scale * torch.stack([precision.quad(pullback(row.expand_as(out))) for row in rows], -1)
-        return Moments(out.squeeze(1), variance)
+        out, rows = at_mean(net, layers, x[:, part])
+        return Moments(out, scale * torch.stack([precision.quad(taps) for taps in rows], -1))
 
     # The gradient of one example is as large as all weights.
     chunks = parts(x.shape[1], x.shape[0] * net.weights)

@@ -85,6 +85,8 @@ def renewed(settings: Mapping[str, Any], form: Any) -> dict[str, Any]:
     new: dict[str, Any] = dict(settings)
     if form != CONFIG:
         new = of_posterior(new, "posterior", "posterior_settings")
+        if "vime" in new:
+            new["vime"] = of_posterior(new["vime"], "posterior", "posterior_settings")
         if isinstance(new.get("posteriors"), Mapping):
             each = new["posteriors"].items()
             new["posteriors"] = {label: of_posterior(part, "name", "settings") for label, part in each}

@@ -63,6 +63,15 @@ def test_functions_are_those_of_the_dense_jacobian(name, mixed):
     assert functions.samples == 4 and functions._replace(chosen=None).samples == K * E
 
 
+@pytest.mark.parametrize("predictive", ["linearised", "mixed"])
+def test_predictions_are_the_same_in_inference_mode(fitted, predictive):
+    posterior, state, x = fitted("noisy-kfac", 2, predictive=predictive)
+    expected = Predictor.sample(posterior, state, 4, Rng(2, dtype=torch.float64)).moments(x)
+    with torch.inference_mode():
+        found = Predictor.sample(posterior, state, 4, Rng(2, dtype=torch.float64)).moments(1 * x)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.fixture
 def fitted():
     """Return a function that fits a posterior for some steps."""

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.rng import Rng
-from explore.inference.gaussian import Density, PredictiveForm, drawn
+from explore.inference.gaussian import Density, PredictiveForm, centred, drawn
 from explore.inference.linearised import Functions, LinearisedNet
 from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.updates.natural import NaturalGradient, NaturalState
@@ -67,7 +66,7 @@ class DampedNaturalGradient(NaturalGradient):
         # Where both are equal the precision of the rest is infinite, and its samples are 0.
         apart = ((1 / s.values - 1 / s.damped).clamp_min(0) for s in spectra)
         rest = Blocks(tuple(Diagonal(1 / v, s.inputs, s.outputs) for v, s in zip(apart, spectra, strict=True)))
-        zero = tuple(torch.zeros_like(m) for m in state.mean)
-        weights, changes = (drawn((mean, p, scale), n, rng) for mean, p in ((state.mean, damped), (zero, rest)))
+        weights = drawn((state.mean, damped, scale), n, rng)
+        changes = drawn(centred((state.mean, rest, scale)), n, rng)
         functions = Functions.around(state.mean, state.common.norms.values, changes, weights)
         return LinearisedNet(self.net), (functions,), self.likelihood.sample_noise(state.common.noise, n, rng)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from explore import images
+from explore.runs.recorded import CONFIG, renewed
 
 OLD = Path(__file__).parent / "old"
 pytestmark = pytest.mark.filterwarnings("ignore:.*written by an older version:UserWarning")
@@ -53,3 +54,15 @@ def test_a_campaign_goes_on(explore):
     said = json.loads(succeed(explore, "suggest", "pool.csv", "--batch", 2, "--json"))
     assert said["measured"] == 8 and len(said["rows"]) == 2
     succeed(explore, "report", "pool.explore", "--out", "page.html")
+
+
+def test_posteriors_of_older_files_keep_their_densities_wherever_they_are_named():
+    own = {"posterior": "vogn", "posterior_settings": {"lr": 0.1}}
+    others = {"a": {"name": "noisy-kfac", "settings": {"beta": 0.5}}, "b": {"name": "bbb", "settings": {}}}
+    before = own | {"vime": own, "posteriors": others}
+    damped = own | {"posterior_settings": {"predictive": "sampled", "damped_density": True, "lr": 0.1}}
+    found = renewed(before, 3)
+    assert found["posterior_settings"] == found["vime"]["posterior_settings"] == damped["posterior_settings"]
+    assert found["posteriors"]["a"]["settings"] == {"predictive": "sampled", "damped_density": True, "beta": 0.5}
+    assert found["posteriors"]["b"] == others["b"] and renewed(before, CONFIG) == before
+    assert renewed({"posterior": "vogn", "vime": 3, "posteriors": {"a": None}}, 3)["posteriors"] == {"a": None}

@@ -97,6 +97,10 @@ def model_of(settings: str, default: str) -> Callable[[Any], Any]:
 
 
 model = model_of("the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE", "by the number of labels")
+likelihood = click.option(
+    "--likelihood", type=NAMES, metavar="NAME",
+    help="From `explore list likelihoods`; heteroscedastic: noise depends on the features.  [default: by the task]",
+)  # fmt: skip
 trust = click.option(
     "--trust",
     multiple=True,

@@ -23,7 +23,6 @@ from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.learning import build
 from explore.learning.build import for_rows as for_rows
-from explore.learning.build import likelihood_of as likelihood_of
 from explore.learning.scaling import Standardiser
 from explore.runs.recorded import Values, check_unchanged
 
@@ -110,7 +109,7 @@ def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         **{name: options[name] for name in ("feature", "sheet", "keep_na", "seed", "samples")},
     )
     dataset = problem.load()
-    likelihood = likelihood_of(dataset)
+    likelihood = build.check_likelihood(options.get("likelihood"), dataset)
     return replace(problem, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood), dataset
 
 

@@ -24,6 +24,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 @click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
 @click.option("--seed", type=SEED, default=0, help="Random seed.")
 @options.model
+@options.likelihood
 @click.option("--hidden", metavar="WIDTHS", help="Units of a table's hidden layers, e.g. 50,50.  [default: 10]")
 @click.option("--net", metavar="NAME", help="Network for images, as in `explore classify`.  [default: lenet5]")
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: the preset's]")

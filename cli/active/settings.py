@@ -14,6 +14,7 @@ from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
 from explore.inference import presets
+from explore.learning import build
 from explore.nets import zoo
 from explore.runs.recorded import Values, check_unchanged
 
@@ -84,7 +85,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     rule = registry.configured("acquisitions", options["acquisition"], texts["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)
     scatter = registry.parse(noise, texts["likelihood"])
-    own_noise = presets.noise_for(posterior.preset) if common.task == "regression" else {}
+    own_noise = build.noise_of(noise, presets.noise_for(posterior.preset))
     settings = Settings(
         **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
         posterior_settings=posterior.settings if by_rows else registry.complete(posterior.make, posterior.settings),

@@ -16,6 +16,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 @options.model_of(
     "all posteriors that have it, POSTERIOR.KEY=VALUE for one, or likelihood.KEY=VALUE", "by the number of rows"
 )
+@options.likelihood
 @click.option("--hidden", default="50", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
 @click.option("--epochs", type=POSITIVE, help="Passes over the training examples.  [default: each preset's]")
 @click.option(

@@ -11,6 +11,7 @@ from explore import registry
 from explore.cli import problem
 from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
+from explore.learning import build
 from explore.learning.saved import LIKELIHOOD, Candidate
 from explore.runs.recorded import Values
 
@@ -53,10 +54,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
             if label in posteriors:
                 raise InputError(f"--grid has {label} twice. List each value once")
             posteriors[label] = candidate
-    prior: dict[str, Any] = {}
-    if common.task == "regression":
-        preset = options["preset"]
-        prior = presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
+    preset = options["preset"]
+    prior = build.noise_of(noise, presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows))
     return Settings(
         **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
         figures=options["figures"] and not options["grid"],
@@ -82,7 +81,8 @@ def _candidates(
         scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
         choice = problem.configured(name, values | point, preset)
         if choice.preset == presets.BY_ROWS:
-            advice = presets.recommended_settings(cls, rows, task=common.task, units=max(common.hidden))
+            units, kind = max(common.hidden), common.likelihood
+            advice = presets.recommended_settings(cls, rows, task=common.task, units=units, likelihood=kind)
             choice = choice._replace(preset=advice.preset, settings=advice.settings | choice.settings)
         chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
         yield Candidate(name, choice.preset, registry.complete(cls, choice.settings), chosen)

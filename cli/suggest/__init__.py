@@ -59,6 +59,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
     help="From `explore list acquisitions`.  [default: epig; expected-improvement with --goal maximise or minimise]",
 )
 @options.model
+@options.likelihood
 @click.option("--hidden", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.  [default: 10]")
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: by the number of labels]")
 @click.option("--samples", type=SAMPLES, help="Weight samples for predictions.  [default: 100]")

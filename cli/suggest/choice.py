@@ -21,7 +21,7 @@ from explore.core.errors import FailedFitWarning, Failure, InputError, counted, 
 from explore.data.base import Dataset, check_units
 from explore.data.texts import absent, number
 from explore.inference.base import Predictive
-from explore.learning import loaded
+from explore.learning import build, loaded
 from explore.learning.fit import batches
 from explore.learning.learner import ActiveLearner
 from explore.learning.model import FittedModel
@@ -131,7 +131,8 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
         asked = replace(settings, likelihood=likelihood)
         return problem.posterior(asked, data, settings.posterior, posterior_settings, noise)
 
-    plain = posterior(problem.likelihood_of(data))
+    likelihood = settings.likelihood or build.likelihood_of(data)
+    plain = posterior(likelihood)
     problem.check_memory(plain, 1, settings.samples)
     rule = registry.acquisition(settings.acquisition, **settings.acquisition_settings)
     labelled = np.array(rows.measured)
@@ -143,7 +144,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     if rows.costs is not None:  # costs of copies and of removed rows do not matter
         cost = np.nan_to_num(np.append(rows.costs, np.ones(len(x) - len(rows.costs))), nan=1.0)
     learner = ActiveLearner(
-        posterior("partial-gaussian") if partly else plain, x, [rule], allowed=candidates, cost=cost,
+        posterior(f"partial-{likelihood}") if partly else plain, x, [rule], allowed=candidates, cost=cost,
         seed=settings.seed, samples=settings.samples, standardise="pool", device=device,
     )  # fmt: skip
     learner.tell(labelled, transform.apply(data.y) if settings.task == "regression" else data.y)

@@ -13,11 +13,10 @@ import pandas as pd
 
 from explore import registry
 from explore.cli import problem
-from explore.core.errors import InputError, listed, shown
+from explore.core.errors import InputError, listed, one_of, shown
 from explore.data.texts import number
 from explore.inference import presets
 from explore.learning.scaling import Kind
-from explore.nets.likelihoods import Gaussian
 from explore.runs.recorded import Values
 
 
@@ -41,13 +40,14 @@ class Settings(problem.Problem):
     failed: tuple[str, ...] = ()  # target texts that mark failed experiments
 
 
-SILENT = {"data", "fingerprint", "likelihood"}  # not set by an option
+SILENT = {"data", "fingerprint"}  # not set by an option
 PLAIN = {
     "batch": 5, "task": "regression", "id_column": None, "decimal": ".", "sheet": None, "seed": 0, "samples": 100,
     "epochs": None, "goal": "learn", "transform": "none",
 }  # fmt: skip
 RULES = {True: "epig", False: "expected-improvement"}  # default acquisition, by whether the goal is "learn"
 GAINLESS = {"upper-confidence-bound", "random", "power"}  # their best score is not an expected gain
+LIKELIHOODS = ("gaussian", "heteroscedastic")  # each has a version for rows that are measured in part
 NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
 
 
@@ -108,15 +108,33 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         new = problem.configured(name, by_part[""], options["preset"])
         name, preset, settings = new.name, new.preset, new.settings
         settings = settings if preset == presets.BY_ROWS else registry.complete(new.make, settings)
-    if task == "classification" and by_part["likelihood"]:
-        raise InputError("-p likelihood.* applies to regression only. Leave it out.")
-    noise = registry.parse(Gaussian, by_part["likelihood"]) if task == "regression" else {}
-    if old and old.preset == preset:
+    model = {"posterior": name, "preset": preset, "posterior_settings": settings}
+    return (
+        model
+        | _noise(options, old, by_part["likelihood"], task, preset)
+        | _rule(options, old, by_part["acquisition"], goal)
+    )
+
+
+def _noise(
+    options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], task: str, preset: str
+) -> dict[str, Any]:
+    """Return the likelihood and its settings. The default is as in `old`."""
+    if task == "classification":
+        if texts or options["likelihood"]:
+            raise InputError("--likelihood and -p likelihood.* apply to regression only. Leave them out.")
+        return {"likelihood": "", "likelihood_settings": {}}
+    before = (old.likelihood if old else "") or LIKELIHOODS[0]
+    name = options["likelihood"] or before
+    if name not in LIKELIHOODS:
+        raise one_of("--likelihood", name, LIKELIHOODS)
+    kind = registry.find("likelihoods", name)
+    noise = registry.parse(kind, texts)
+    if old and old.preset == preset and name == before:
         noise = {**old.likelihood_settings, **noise}
-    elif task == "regression" and preset != presets.BY_ROWS:
-        noise = dict(registry.complete(Gaussian, presets.noise_for(preset) | noise))
-    model = {"posterior": name, "preset": preset, "posterior_settings": settings, "likelihood_settings": noise}
-    return model | _rule(options, old, by_part["acquisition"], goal)
+    elif preset != presets.BY_ROWS:
+        noise = registry.complete(kind, presets.noise_for(preset) | noise)
+    return {"likelihood": name, "likelihood_settings": noise}
 
 
 def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str) -> dict[str, Any]:

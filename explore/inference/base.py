@@ -91,6 +91,11 @@ class Predictive(Checked, ABC):
         """Whether this is a point estimate: a single network without weight uncertainty."""
         return False
 
+    @property
+    def weighs_gradients(self) -> bool:
+        """Whether training multiplies gradients by the likelihood's `training_weights`, if it has any."""
+        return True
+
     def __post_init__(self) -> None:
         if not isinstance(self.net, Network):
             kind = "type" if isinstance(self.net, type) else type(self.net).__name__

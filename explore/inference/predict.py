@@ -112,7 +112,10 @@ class Predictor:
             with torch.no_grad():  # inside the generator, since its body runs after the call
                 out = self.net.output(self.layers, x[:, part])
             if self.stretch is not None:
-                out = torch.lerp(out.mean(1, keepdim=True), out, self.stretch[:, None, None, None])
+                targets = self.likelihood.mean(out).shape[-1]  # beyond these, outputs describe the noise
+                means = out[..., :targets]
+                means = torch.lerp(means.mean(1, keepdim=True), means, self.stretch[:, None, None, None])
+                out = torch.cat([means, out[..., targets:]], -1)
             yield part, out
 
     def _all(self, of: Callable[[Tensor], tuple[Tensor, ...]], x: Inputs) -> tuple[Tensor, ...]:

@@ -13,7 +13,6 @@ from explore.core.errors import InputError, check_settings, listed
 from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.nets import zoo
-from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.runs.recorded import Values
 
@@ -25,9 +24,21 @@ def likelihood_of(data: Any) -> str:
     return {0: "gaussian", 2: "bernoulli"}.get(len(data.classes), "categorical")
 
 
+def check_likelihood(name: str | None, data: Any) -> str:
+    """Return the likelihood `name` for a data set, or by default `likelihood_of`; raise InputError if it cannot be."""
+    if name is None:
+        return likelihood_of(data)
+    if data.classes:
+        raise InputError("the likelihood of classes is fixed. Leave out --likelihood")
+    if registry.find("likelihoods", name).discrete:
+        raise InputError(f"the likelihood {name} is for classes, but the target is a number. Try heteroscedastic")
+    return registry.hyphened(name)
+
+
 def outputs(likelihood: str, classes: int, targets: int) -> int:
     """Return the number of network outputs, given the numbers of classes (0 for a regression) and targets."""
-    return 1 if likelihood == "bernoulli" else classes or targets
+    each: int = getattr(registry.find("likelihoods", likelihood), "outputs_per_target", 1)
+    return 1 if likelihood == "bernoulli" else classes or targets * each
 
 
 def posterior(
@@ -53,10 +64,17 @@ def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
     settings, noise = run.posterior_settings, run.likelihood_settings
     if run.preset == presets.BY_ROWS:
         cls = registry.find("posteriors", run.posterior)
-        chosen = presets.recommended_settings(cls, rows, task=run.task, units=max(run.hidden))
+        units, kind = max(run.hidden), run.likelihood or ("gaussian" if run.task == "regression" else "categorical")
+        chosen = presets.recommended_settings(cls, rows, task=run.task, units=units, likelihood=kind)
         settings = registry.complete(cls, chosen.settings | dict(settings))
-        noise = {} if run.task == "classification" else registry.complete(Gaussian, chosen.noise | dict(noise))
+        likelihood = registry.find("likelihoods", kind)
+        noise = registry.complete(likelihood, noise_of(likelihood, chosen.noise) | dict(noise))
     return settings, noise
+
+
+def noise_of(likelihood: Any, prior: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recommended prior of the noise, or {} for a likelihood without one."""
+    return dict(prior) if "prior_shape" in registry.settings_of(likelihood) else {}
 
 
 def dense(widths: Sequence[int]) -> nn.Module:

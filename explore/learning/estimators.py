@@ -20,9 +20,10 @@ from explore import registry
 from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
 from explore.inference.presets import Recommended, noise_for, recommended_settings
+from explore.learning import build
 from explore.learning.model import FittedModel
 from explore.learning.scaling import KINDS, Transform
-from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.likelihoods import Bernoulli, Categorical
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
 
@@ -48,6 +49,7 @@ class _Bayesian(BaseEstimator):
         standardise: Any = True,
         dtype: Any = "float64",
         calibrate: Any = 0.0,
+        likelihood: Any = None,
         noise: Any = None,
         target_transform: Any = "none",
         keep_na: Any = False,
@@ -56,6 +58,7 @@ class _Bayesian(BaseEstimator):
         self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
         self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
         self.calibrate, self.noise, self.keep_na, self.random_state = calibrate, noise, keep_na, random_state
+        self.likelihood = likelihood
         self.target_transform = target_transform  # not `transform`, a method of transformers in scikit-learn
 
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
@@ -79,7 +82,8 @@ class _Bayesian(BaseEstimator):
         """Return the recommended settings for examples `x`. These settings apply if there is no preset."""
         task = "classification" if classes else "regression"
         posterior, units = registry.find("posteriors", self.posterior), max(self._widths(), default=1)
-        return recommended_settings(posterior, len(x), x.shape[1], task, units=units)
+        kind = self.likelihood or "gaussian"
+        return recommended_settings(posterior, len(x), x.shape[1], task, units=units, likelihood=kind)
 
     def _widths(self) -> list[int]:
         widths = list(self.hidden) if isinstance(self.hidden, Sequence | np.ndarray) else [self.hidden]
@@ -114,7 +118,9 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         dtype: floating-point type to compute in: "float64", as in scikit-learn, or "float32".
         calibrate: share of the data that a second fit holds out, to fit one factor on the predictive variance;
             0: no calibration. Must be 0 for classification.
-        noise: settings of the `Gaussian` likelihood, such as {"noise_std": 0.1}, in standard deviations of the targets.
+        likelihood: a name from `explore list likelihoods`, for numbers; None: "gaussian". With "heteroscedastic", the
+            noise depends on the features.
+        noise: settings of the likelihood, such as {"noise_std": 0.1}, in standard deviations of the targets.
             None: the noise is learned. The prior on the noise precision then comes from the preset or, without a
             preset, from the recommended settings.
         target_transform: scale on which targets are fitted: unchanged ("none"), logarithm ("log"), or normal score of
@@ -136,14 +142,18 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
             raise InputError("keep_na applies to classification only. Leave it out")
         self._flat = y.ndim == 1
         prior = noise_for(self.preset) if self.preset else self._recommended(x, classes=False).noise
-        allowed, noise = registry.settings_of(Gaussian), prior | dict(self.noise or {})
+        kind = registry.find("likelihoods", self.likelihood or "gaussian")
+        if kind.discrete:
+            raise InputError(f"likelihood={shown(self.likelihood)} is for classes. Use BayesianClassifier")
+        allowed, noise = registry.settings_of(kind), build.noise_of(kind, prior) | dict(self.noise or {})
         if unknown := sorted(noise.keys() - allowed):
             raise one_of("setting of the noise", unknown[0], allowed)
         if self.target_transform not in KINDS:
             raise one_of("target_transform", self.target_transform, KINDS)
         targets = y.reshape(len(x), -1).astype(np.float64)
         self.transform_ = Transform.fit(self.target_transform, targets)
-        self._fit(x, self.transform_.apply(targets), Gaussian(**noise), targets.shape[1])
+        outputs = targets.shape[1] * getattr(kind, "outputs_per_target", 1)
+        self._fit(x, self.transform_.apply(targets), kind(**noise), outputs)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
@@ -186,7 +196,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for classification with two or more classes, which may have any names.
 
-    Parameters are as in `BayesianRegressor`; `noise`, `calibrate` and `target_transform` must keep their defaults.
+    Parameters are as in `BayesianRegressor`; `likelihood`, `noise`, `calibrate` and `target_transform` must keep their
+    defaults.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -200,8 +211,9 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        if self.noise is not None:
-            raise InputError("noise applies to regression only. Leave it out")
+        for name in ("noise", "likelihood"):
+            if getattr(self, name) is not None:
+                raise InputError(f"{name} applies to regression only. Leave it out")
         if self.target_transform != "none":
             raise InputError(
                 f"target_transform={shown(self.target_transform)} applies to regression only. Leave it out"

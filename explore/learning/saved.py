@@ -107,6 +107,8 @@ class ModelSettings:
             rows = self._rows(state) if self.preset == presets.BY_ROWS else 0
             name, (settings, noise) = self.posterior, build.for_rows(self, rows)
         likelihood = "categorical" if self.command == "classify" else build.likelihood_of(names)
+        if not names.classes:  # older runs recorded no name, or that of the default
+            likelihood = self.likelihood or likelihood
         outputs = build.outputs(likelihood, len(names.classes), max(1, len(names.targets)))
         return build.posterior(replace(self, likelihood=likelihood), shape, outputs, name, settings, noise)
 

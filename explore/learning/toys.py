@@ -78,6 +78,6 @@ def _fitted(
     least, most = (max(1, round(updates / steps)) for updates in UPDATES)
     # A sampler uses all data in every update; its settings determine the number of iterations.
     epochs = min(max(posterior.epochs, least), most) if steps > 1 else posterior.epochs
-    net = Net(mlp(x.shape[2], list(hidden), 1))
+    net = Net(mlp(x.shape[2], list(hidden), getattr(likelihood, "outputs_per_target", 1)))
     posterior = posterior.with_settings(net=net, likelihood=likelihood, epochs=epochs)
     return Predictor.sample(posterior, last_epoch(posterior, x, y, rng).state, samples, rng)

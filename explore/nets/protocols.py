@@ -116,7 +116,7 @@ PARTS: dict[str, Part] = {
     "cdf": Part("noise, out, y", "intervals and quantiles need", False),
     # The smallest number whose cdf is at least a level between 0 and 1: [R, S, B, M].
     "quantile": Part("noise, out, level", "intervals and quantiles need", False),
-    # The noise with its standard deviation multiplied by sqrt(factor), for factors [R].
+    # The noise with its standard deviation multiplied by sqrt(factor), for factors [R]; the first M outputs are means.
     "scaled_noise": Part("noise, factor", "calibration needs", False),
     # The entropy of a class given weights and noise, in nats: [R, S, B].
     "entropy": Part("noise, out", "the mutual information of classes needs", True),

@@ -36,7 +36,8 @@ from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.bernoulli import Bernoulli
 from explore.nets.likelihoods.categorical import Categorical
 from explore.nets.likelihoods.gaussian import Gamma, Gaussian
-from explore.nets.protocols import Noise
+from explore.nets.likelihoods.heteroscedastic import Heteroscedastic
+from explore.nets.protocols import Noise, width
 
 
 class HMCState(NamedTuple):
@@ -91,7 +92,8 @@ class HMC(Predictive):
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
         unknown = getattr(self.likelihood, "noise_std", 1.0) is None
-        scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if unknown else None
+        targets = width(self.likelihood, self.net.outputs)
+        scales = log_joint.new_zeros(*log_joint.shape, targets) if unknown else None
         return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, scales, chains)
 
     def update(self, state: HMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[HMCState, Info]:
@@ -111,7 +113,7 @@ class HMC(Predictive):
         log_joint = keep(state.log_joint, -potential)
         noise, scales = shared.noise, state.scales
         if scales is not None:
-            half = 0.5 * copies * (y - out).square().sum(2)
+            half = 0.5 * copies * self.likelihood.squares(out, y).sum(2)  # type: ignore[attr-defined]
             scales = keep(scales, 1 / (self.likelihood.prior_rate + half))  # type: ignore[attr-defined]
             noise = _mixture(self._shape(n_data), scales)
 
@@ -178,6 +180,12 @@ def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
 # NumPyro ---------------------------------------------------------------------------------------------------
 
 
+def _heteroscedastic(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
+    mean, raw = jax.numpy.split(out, 2, -1)
+    s = likelihood.limit * jax.numpy.tanh(raw * (likelihood.spread / likelihood.limit))
+    return _gaussian(jax, likelihood, mean / jax.numpy.exp(s), y / jax.numpy.exp(s), copies) - copies * s.sum()
+
+
 def _gaussian(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     half = 0.5 * copies * jax.numpy.sum((y - out) ** 2, 0)
     if likelihood.noise_std is not None:
@@ -199,7 +207,7 @@ ACTIVATIONS: dict[type, str] = {
     nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.Identity: "identity",
 }  # fmt: skip
 LOG_LIKELIHOODS: dict[type, Callable[..., Any]] = {
-    Gaussian: _gaussian, Categorical: _categorical, Bernoulli: _bernoulli,
+    Gaussian: _gaussian, Heteroscedastic: _heteroscedastic, Categorical: _categorical, Bernoulli: _bernoulli,
 }  # fmt: skip
 
 

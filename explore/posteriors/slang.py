@@ -61,6 +61,10 @@ class SLANG(natural.NaturalPosterior):
 
     by_replica = frozenset({"lr", "prior_variance", "trust_region"})
 
+    @property
+    def weighs_gradients(self) -> bool:
+        return False  # squared gradients are the curvature
+
     def init(self, n_data: float, replicas: int, rng: Rng) -> SLANGState:
         shared = common(self, n_data, replicas, rng)
         mean = self.net.initial(replicas, rng)

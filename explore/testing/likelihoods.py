@@ -27,18 +27,21 @@ class LikelihoodSubject:
 
     Args:
         likelihood: an instance.
-        outputs: number of network outputs; None: 3, or 1 if the likelihood does not accept 3.
+        outputs: number of network outputs; None: the first of 3, 1 and 6 that the likelihood accepts.
         name: name of the test; by default, the likelihood's `repr`.
     """
 
     def __init__(self, likelihood: Any, outputs: int | None = None, name: Any = ""):
         self.likelihood, self.name = likelihood, name if isinstance(name, str) and name else repr(likelihood)
-        try:
-            likelihood.mean(torch.zeros(1, 1, 1, 3))
-            self.outputs = outputs or 3
-        except InputError:
-            self.outputs = outputs or 1
+        self.outputs = outputs or next(filter(self._accepts, (3, 1, 6)))
         self.out = Rng(1, dtype=torch.float64).normal(R, S, B, self.outputs)
+
+    def _accepts(self, outputs: int) -> bool:
+        try:
+            self.likelihood.mean(torch.zeros(1, 1, 1, outputs))
+        except InputError:
+            return False
+        return True
 
     @cached_property
     def start(self) -> Any:

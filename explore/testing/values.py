@@ -18,7 +18,7 @@ from explore.core.errors import InputError, check_range
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference import predict
-from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic
 from explore.nets.net import Net, mlp
 from explore.testing.subject import MLP, NETS, PARTS, N, R, Subject, data, finish, seeded, start, train
 from explore.testing.suite import Suite, assert_same_bits
@@ -178,18 +178,19 @@ def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
     layers, noise = posterior.joint_sample(state, 30, seeded(9))
     out = posterior.net.output(layers, batch.x)
     if not posterior.likelihood.discrete:
-        return (out - batch.y.unsqueeze(1)).square().mean((1, 2, 3))
+        return (posterior.likelihood.mean(out) - batch.y.unsqueeze(1)).square().mean((1, 2, 3))
     nats: Tensor = -posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2))
     return nats
 
 
-@POSTERIORS.check("Categorical", "Bernoulli", "Gaussian", "norm-frozen", "norm-adam")
+@POSTERIORS.check("Categorical", "Bernoulli", "Heteroscedastic", "Gaussian", "norm-frozen", "norm-adam")
 def training_lowers_the_loss(subject: Subject, case: str) -> None:
-    settings: dict[str, Any] = {"likelihood": {"Categorical": Categorical(), "Bernoulli": Bernoulli()}.get(case)}
+    other = {"Categorical": Categorical(), "Bernoulli": Bernoulli(), "Heteroscedastic": Heteroscedastic()}
+    settings: dict[str, Any] = {"likelihood": other.get(case)}
     if case.startswith("norm"):
         settings |= subject.variant(case)
     elif case != "Gaussian":
-        settings["net"] = Net(mlp(2, [8], 1 if case == "Bernoulli" else 3))
+        settings["net"] = Net(mlp(2, [8], {"Bernoulli": 1, "Heteroscedastic": 6}.get(case, 3)))
     posterior = subject.build(**settings, **step_size(subject, 0.03))
     batch, rng = data(posterior.net), seeded()
     if posterior.likelihood.discrete:

@@ -33,8 +33,8 @@ from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures.base import Blocks, Diagonal, Factor
 from explore.inference.updates import adam
 from explore.inference.updates.noisy_layers import Local, Own
-from explore.inference.updates.steps import advance, settle
-from explore.nets.protocols import Layer
+from explore.inference.updates.steps import advance, settle, training_weights
+from explore.nets.protocols import Layer, Noise
 
 Tensors = tuple[Tensor, ...]
 TABLE: dict[str, object] = {"epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.01, "initial_std": 0.001}
@@ -200,7 +200,7 @@ class Reparameterised(GaussianPosterior):
             layers = self.layers(state, built, self.samples)
             norms = tuple(v.detach().requires_grad_() for v in layers[len(built) :] if isinstance(v, Tensor))
             out, statistics = self.net.train_output((*built, *norms), batch.x, samples=self.samples)
-            nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
+            nll = -self.likelihood.log_prob(noise, self._weighted(noise, out), y).mean((1, 2))
             loss = nll + (self.kl_weight / n_data) * (super().kl_prior(differentiable) + excess)
             gradients = torch.autograd.grad(loss.sum(), (*free, *norms))  # replicas are independent, so the sum is safe
 
@@ -213,6 +213,12 @@ class Reparameterised(GaussianPosterior):
             shared = shared._replace(noise=state.common.noise)
         new = _with(state, values)._replace(common=shared, moving=moving)
         return settle(new, state), {"nll": parallel.mean(nll.detach())}
+
+    def _weighted(self, noise: Noise, out: Tensor) -> Tensor:
+        """Return `out` with its gradient multiplied by the likelihood's training weights."""
+        held = out.detach()
+        weights = training_weights(self, noise, held)
+        return out if weights is None else held + weights * (out - held)
 
     def turn(self, step: int, progress: float) -> Turn:
         lr = self.lr * (adam.cosine(progress) if self.schedule == "cosine" else (1 + 5e-4 * step) ** -0.3)

@@ -53,7 +53,24 @@ def train_pass(
     out, pullback = (forward or posterior.net.train_forward)(posterior.layers(state, weights), batch.x)
     y = batch.y.unsqueeze(1)
     nll = parallel.mean(-posterior.likelihood.log_prob(noise, out, y).mean((1, 2)))
-    return Pass(noise, out, y, nll, pullback(posterior.likelihood.score(noise, out, y)), pullback)
+    score = posterior.likelihood.score(noise, out, y)
+    if (factors := training_weights(posterior, noise, out)) is not None:
+        score = factors * score
+    return Pass(noise, out, y, nll, pullback(score), pullback)
+
+
+def training_weights(posterior: Predictive, noise: Noise, out: Tensor) -> Float[Tensor, "R S B O"] | None:
+    """Return factors on the score in training, or None if there are none; see `Heteroscedastic.training_weights`.
+
+    They are scaled so that the mean Fisher information about each output, which steps and prior relate to, is the same.
+    """
+    weigh = getattr(posterior.likelihood, "training_weights", None)
+    if weigh is None or not posterior.weighs_gradients:
+        return None
+    weights, information = weigh(out), posterior.likelihood.fisher_root(noise, out).square().sum(0)
+    mean, weighted = parallel.mean(tuple(i.mean((1, 2), keepdim=True) for i in (information, weights * information)))
+    scaled: Tensor = weights * (mean / weighted)
+    return scaled
 
 
 def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Noise, batch: Batch) -> Float[Tensor, " R"]:
@@ -107,16 +124,21 @@ def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -
     For `kind`, see `Fisher`. "exact" uses one pullback per output and gives the generalised Gauss-Newton matrix.
     With batch norm, which couples the examples of a batch, random signs for each example keep the estimate unbiased.
     """
+    noise, out = forward.noise, forward.out
+
+    def measured(gradients: Tensor) -> Tensor:  # missing targets must add no curvature
+        if not getattr(likelihood, "partial", False):
+            return gradients
+        return gradients.masked_fill(forward.y.isnan().repeat(1, 1, 1, out.shape[3] // forward.y.shape[3]), 0)
+
     if kind == "empirical":
-        return forward.taps
-    partial = getattr(likelihood, "partial", False)  # missing targets must add no curvature
+        weighted = hasattr(likelihood, "training_weights")
+        return forward.pullback(likelihood.score(noise, out, forward.y)) if weighted else forward.taps
     if kind == "true":
-        score = likelihood.score(forward.noise, forward.out, likelihood.sample(forward.noise, forward.out, rng))
-        return forward.pullback(score.masked_fill(forward.y.isnan(), 0) if partial else score)
-    roots = likelihood.fisher_root(forward.noise, forward.out)
-    roots = roots.masked_fill(forward.y.isnan(), 0) if partial else roots
+        return forward.pullback(measured(likelihood.score(noise, out, likelihood.sample(noise, out, rng))))
+    roots = measured(likelihood.fisher_root(noise, out))
     if forward.taps.norms:
-        heads = rng.uniform(*forward.out.shape[:3], len(roots)) < 0.5
+        heads = rng.uniform(*out.shape[:3], len(roots)) < 0.5
         roots = torch.where(heads.movedim(3, 0).unsqueeze(4), roots, -roots)
     # Roots are concatenated along the sample axis, over which structures average, hence the factor.
     parts = [forward.pullback(math.sqrt(len(roots)) * root) for root in roots]

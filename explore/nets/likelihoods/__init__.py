@@ -8,14 +8,17 @@ if TYPE_CHECKING:
     from explore.nets.likelihoods.categorical import Categorical as Categorical
     from explore.nets.likelihoods.gaussian import Gamma as Gamma
     from explore.nets.likelihoods.gaussian import Gaussian as Gaussian
+    from explore.nets.likelihoods.heteroscedastic import Heteroscedastic as Heteroscedastic
     from explore.nets.likelihoods.partial_gaussian import PartialGaussian as PartialGaussian
+    from explore.nets.likelihoods.partial_heteroscedastic import PartialHeteroscedastic as PartialHeteroscedastic
     from explore.nets.protocols import Likelihood as Likelihood
     from explore.nets.protocols import Parameterless as Parameterless
     from explore.nets.protocols import check_logits as check_logits
 
 _HOME = dict.fromkeys(("Likelihood", "Parameterless", "check_logits"), "protocols") | {
     "Bernoulli": "likelihoods.bernoulli", "Categorical": "likelihoods.categorical", "Gamma": "likelihoods.gaussian",
-    "Gaussian": "likelihoods.gaussian", "PartialGaussian": "likelihoods.partial_gaussian",
+    "Gaussian": "likelihoods.gaussian", "Heteroscedastic": "likelihoods.heteroscedastic",
+    "PartialGaussian": "likelihoods.partial_gaussian", "PartialHeteroscedastic": "likelihoods.partial_heteroscedastic",
 }  # fmt: skip
 
 

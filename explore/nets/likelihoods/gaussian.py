@@ -49,22 +49,28 @@ class Gaussian:
         check_range("likelihood.prior_rate", self.prior_rate, "(0, inf)")
         check_range("likelihood.rate", self.rate, "(0, 1]")
 
-    def mean(self, out: Tensor) -> Float[Tensor, "R S B O"]:
+    outputs_per_target: ClassVar[int] = 1
+
+    def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
         return out
 
-    def variance(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S 1 O"]:
-        return (1 / noise).unsqueeze(2)
+    def precision(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S _B M"]:
+        """Return the precision of each target given the output."""
+        return noise.unsqueeze(2)
 
-    def cdf(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+    def variance(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S _B M"]:
+        return 1 / self.precision(noise, out)
+
+    def cdf(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
         # torch.special.ndtr takes three times as long.
-        return 0.5 * torch.erfc((out - y) * (0.5 * noise).sqrt().unsqueeze(2))
+        return 0.5 * torch.erfc((self.mean(out) - y) * (0.5 * self.precision(noise, out)).sqrt())
 
-    def quantile(self, noise: Tensor, out: Tensor, level: float) -> Float[Tensor, "R S B O"]:
+    def quantile(self, noise: Tensor, out: Tensor, level: float) -> Float[Tensor, "R S B M"]:
         score = torch.special.ndtri(torch.tensor(level, dtype=out.dtype, device=out.device))
-        return torch.addcmul(out, score, noise.unsqueeze(2).rsqrt())
+        return torch.addcmul(self.mean(out), score, self.precision(noise, out).rsqrt())
 
     def init(self, outputs: int, replicas: int, rng: Rng) -> Gamma:
-        ones = torch.ones(replicas, outputs, dtype=rng.dtype, device=rng.device)
+        ones = torch.ones(replicas, outputs // self.outputs_per_target, dtype=rng.dtype, device=rng.device)
         if self.noise_std is not None:
             return Gamma(ones, ones * self.noise_std**2)
         return Gamma(ones * self.prior_shape, ones * self.prior_rate)
@@ -82,18 +88,20 @@ class Gaussian:
         return (phi.shape / phi.rate).unsqueeze(1)
 
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
-        if noise.shape[-1] != (outputs := out.shape[-1]):
-            last = f"the network returns {outputs} outputs, but its last layer has {noise.shape[-1]}"
+        if noise.shape[-1] != (mean := self.mean(out)).shape[-1]:
+            outputs, expected = out.shape[-1], noise.shape[-1] * self.outputs_per_target
+            last = f"the network returns {outputs} outputs, but its last layer has {expected}"
             raise InputError(f"{last}; pass outputs={outputs} to Net")
-        tau = noise.unsqueeze(2)
+        tau = self.precision(noise, out)
         normaliser = 0.5 * (tau / (2 * math.pi)).log()
-        return torch.addcmul(normaliser, tau, _residual(y, out).square(), value=-0.5).sum(-1)
+        return torch.addcmul(normaliser, tau, _residual(y, mean).square(), value=-0.5).sum(-1)
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        return noise.unsqueeze(2) * _residual(y, out)
+        return self.precision(noise, out) * _residual(y, self.mean(out))
 
-    def sample(self, noise: Tensor, out: Tensor, rng: Rng) -> Float[Tensor, "R S B O"]:
-        return torch.addcmul(out, rng.normal(*out.shape), noise.unsqueeze(2).rsqrt())
+    def sample(self, noise: Tensor, out: Tensor, rng: Rng) -> Float[Tensor, "R S B M"]:
+        mean = self.mean(out)
+        return torch.addcmul(mean, rng.normal(*mean.shape), self.precision(noise, out).rsqrt())
 
     def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
         """Return, for each output, sqrt(tau) times the unit vector of this output; K is O."""
@@ -110,11 +118,15 @@ class Gaussian:
         )  # fmt: skip
         return each.sum(1)
 
+    def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
+        """Return the squared residuals, whose mean determines q(tau)."""
+        return (y - self.mean(out)).square()
+
     def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
         if self.noise_std is not None:
             return phi
         half = half_count(n_data, kl_weight)
-        squares = (y - out).square().mean((1, 2))  # E_q (y - f)^2, [R, O]
+        squares = self.squares(out, y).mean((1, 2))
         shape = (1 - self.rate) * phi.shape + self.rate * (self.prior_shape + half)
         return Gamma(shape, torch.lerp(phi.rate, self.prior_rate + half * squares, self.rate))
 
@@ -124,8 +136,8 @@ def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor
     return n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
 
 
-def _residual(y: Tensor, out: Tensor) -> Tensor:
-    """Return targets minus outputs; raise InputError if shapes differ in a way that would broadcast wrongly."""
-    if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
-        raise InputError(f"targets must have shape [..., {out.shape[-1]}] like the outputs; got {list(y.shape)}")
-    return y - out
+def _residual(y: Tensor, mean: Tensor) -> Tensor:
+    """Return targets minus means; raise InputError if shapes differ in a way that would broadcast wrongly."""
+    if y.shape[-1] != mean.shape[-1] or y.dim() != mean.dim():
+        raise InputError(f"targets must have shape [..., {mean.shape[-1]}] like the means; got {list(y.shape)}")
+    return y - mean

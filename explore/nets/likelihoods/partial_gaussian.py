@@ -20,20 +20,23 @@ class PartialGaussian(Gaussian):
     partial: ClassVar[bool] = True
 
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
-        normaliser = 0.5 * (noise.unsqueeze(2) / (2 * math.pi)).log()
-        return super().log_prob(noise, out, _filled(y, out)) - (y.isnan() * normaliser).sum(-1)
+        normaliser = 0.5 * (self.precision(noise, out) / (2 * math.pi)).log()
+        return super().log_prob(noise, out, self._filled(y, out)) - (y.isnan() * normaliser).sum(-1)
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        return super().score(noise, out, _filled(y, out))
+        score = super().score(noise, out, self._filled(y, out))
+        return score.masked_fill(y.isnan().repeat(1, 1, 1, self.outputs_per_target), 0)
+
+    def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
+        return super().squares(out, self._filled(y, out))
 
     def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
-        new = super().update(phi, out, _filled(y, out), n_data, kl_weight)
+        new = super().update(phi, out, y, n_data, kl_weight)
         if self.noise_std is not None:
             return new
-        missing = y.isnan().to(out).mean((1, 2))  # the share of examples without this output, [R, O]
+        missing = y.isnan().to(out).mean((1, 2))  # the share of examples without this target, [R, M]
         return new._replace(shape=new.shape - self.rate * half_count(n_data, kl_weight) * missing)
 
-
-def _filled(y: Tensor, out: Tensor) -> Tensor:
-    """Replace missing targets (NaN) by the outputs, so that their residuals are 0."""
-    return torch.where(y.isnan(), out, y)
+    def _filled(self, y: Tensor, out: Tensor) -> Tensor:
+        """Replace missing targets (NaN) by their means, so that residuals are 0."""
+        return torch.where(y.isnan(), self.mean(out), y)

@@ -1,0 +1,77 @@
+"""Gaussian likelihood for real numbers, with noise that depends on the input.
+
+For M targets a network has 2 M outputs: the means f, then the logarithmic deviations g relative to a common level tau,
+
+    y_m ~ N(f_m(x), exp(2 s_m(x)) / tau_m),     s = L tanh(spread g / L),  |s| < L (`limit`),    tau_m ~ Gamma(a, b)
+
+The prior of the weights draws s to 0, a constant noise, so `spread` is the prior's scale of log deviations. As |s| < L,
+the density at a target that many examples share stays bounded.
+
+The exact gradient of the mean, exp(-2 s) tau (y - f), almost vanishes where the noise is large, and a mean that was
+never learnt there looks like noise. Training multiplies it by exp(2 beta s) (Seitzer et al., On the Pitfalls of
+Heteroscedastic Uncertainty Estimation with Probabilistic Neural Networks, 2022, equation 5).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core.errors import InputError, check_range
+from explore.nets.likelihoods.gaussian import Gaussian
+
+
+@dataclass(frozen=True)
+class Heteroscedastic(Gaussian):
+    """Gaussian likelihood with noise that depends on the input, on standardised targets."""
+
+    beta: float = 0.75  # how far training weighs examples equally in the mean: 0, by the likelihood; 1, equally
+    spread: float = 1.0  # log deviation per unit of a network output
+    limit: float = 3.0  # L: bound on the log deviation relative to the common level
+
+    outputs_per_target: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("likelihood.beta", self.beta, "[0, 1]")
+        check_range("likelihood.spread", self.spread, "(0, inf)")
+        check_range("likelihood.limit", self.limit, "(0, 20]")
+
+    def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
+        if out.shape[-1] % 2:
+            needs = "Heteroscedastic expects two network outputs per target, all means and then all log deviations"
+            raise InputError(f"{needs}; got {out.shape[-1]} outputs")
+        return out[..., : out.shape[-1] // 2]
+
+    def log_deviation(self, out: Tensor) -> Float[Tensor, "R S B M"]:
+        """Return s, the logarithm of the standard deviation relative to the common level."""
+        return self.limit * (out[..., out.shape[-1] // 2 :] * (self.spread / self.limit)).tanh()
+
+    def precision(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S B M"]:
+        return noise.unsqueeze(2) * (-2 * self.log_deviation(out)).exp()
+
+    def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        score = super().score(noise, out, y)
+        return torch.cat([score, (score * (y - self.mean(out)) - 1) * self._slope(out)], -1)
+
+    def training_weights(self, out: Tensor) -> Float[Tensor, "R S B O"]:
+        """Return factors on the score in training, up to one constant per output: exp(2 beta s) for the means."""
+        weight = (2 * self.beta * self.log_deviation(out)).exp()
+        return torch.cat([weight, torch.ones_like(weight)], -1)
+
+    def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
+        """Return, for each mean, sqrt(precision) and, for each log deviation, sqrt(2) ds/dg, times unit vectors."""
+        roots = torch.cat([self.precision(noise, out).sqrt(), math.sqrt(2) * self._slope(out)], -1)
+        return roots * torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
+
+    def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
+        return super().squares(out, y) * (-2 * self.log_deviation(out)).exp()
+
+    def _slope(self, out: Tensor) -> Float[Tensor, "R S B M"]:
+        """Return ds/dg."""
+        return self.spread * (1 - (self.log_deviation(out) / self.limit).square())

@@ -27,10 +27,10 @@ from experiments.driver import FOLDER, Fit, fit, merge
 from experiments.tables import markdown, mean_se
 from explore.core.rng import Rng
 from explore.data import pool_splits
+from explore.inference.draws import split_r_hat
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.predict import Predictor, linearised
 from explore.learning.scaling import Standardiser
-from explore.posteriors.hmc import split_r_hat
 
 HERE = Path(__file__).parent
 LABELLED, HIDDEN = 20, 10

@@ -5,10 +5,7 @@ prior variance eta, and data D of B examples that count as N examples,
 
     log p(w | D) = (N/B) sum_b log p(y_b | x_b, w) - |w|^2 / (2 eta) + constant
 
-Unknown precisions tau_o ~ Gamma(a0, b0) of a Gaussian likelihood are integrated out in closed form:
-
-    log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
-    tau_o | w, D ~ Gamma(a, b_o(w))
+Unknown precisions of a Gaussian likelihood are integrated out, see `explore.inference.draws`.
 
 Each update runs `thinning` transitions of every chain; the last state is a draw. The first `warmup` updates tune the
 sampler. The `epochs - warmup` later draws of each chain are kept. NumPyro uses double precision on the CPU.
@@ -20,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -31,13 +28,13 @@ from torch import Tensor, nn
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Weights, unflatten
-from explore.inference.base import Common, Predictive, common
+from explore.inference.base import Common, common
+from explore.inference.draws import SampledPosterior, mixture_of_gammas, split_r_hat
 from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.bernoulli import Bernoulli
 from explore.nets.likelihoods.categorical import Categorical
-from explore.nets.likelihoods.gaussian import Gamma, Gaussian
+from explore.nets.likelihoods.gaussian import Gaussian
 from explore.nets.likelihoods.heteroscedastic import Heteroscedastic
-from explore.nets.protocols import Noise, width
 
 
 class HMCState(NamedTuple):
@@ -51,34 +48,23 @@ class HMCState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HMC(Predictive):
+class HMC(SampledPosterior):
     """Samples from the exact posterior by NUTS, for sequential networks of dense layers and activations."""
 
     epochs: int = 300
     batch_size: int = 2**31
-    warmup: int = 100  # updates that tune step size and mass matrix
     thinning: int = 10  # transitions per update
-    chains: int = 4  # C
     prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number, as HMC cannot learn it
     target_accept: float = 0.8  # target acceptance probability for tuning the step size
     max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps per transition
 
     ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)", "chains": "[1, 1000]", "max_tree_depth": "[1, 30]"}
-    whole: ClassVar[bool] = True
     pretrained_error: ClassVar[str] = "hmc starts its chains from the prior, not from a module's weights"
     partial: ClassVar[bool] = False  # the log-likelihoods for NumPyro do not handle NaN
-    mixture_error: ClassVar[str] = "hmc samples the exact posterior, so mixing fits adds nothing; use more chains"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _sampler(self)  # raises InputError for unsupported networks and likelihoods first
-        if self.draws < 4:
-            raise InputError(f"epochs is {self.epochs}; it must be at least warmup + 4 = {self.warmup + 4}")
-
-    @property
-    def draws(self) -> int:
-        """The number of draws kept per chain."""
-        return self.epochs - self.warmup
+        _sampler(self)  # raises InputError for unsupported networks and likelihoods
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
         """Return an initial state with draws from the prior; each chain starts at a different draw."""
@@ -91,10 +77,8 @@ class HMC(Predictive):
         vector = math.sqrt(float(self.prior_variance)) * normal
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
-        unknown = getattr(self.likelihood, "noise_std", 1.0) is None
-        targets = width(self.likelihood, self.net.outputs)
-        scales = log_joint.new_zeros(*log_joint.shape, targets) if unknown else None
-        return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, scales, chains)
+        weights = unflatten(vector, self.net.shapes)
+        return HMCState(shared, weights, log_joint, self.unknown_scales(log_joint), chains)
 
     def update(self, state: HMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[HMCState, Info]:
         shared, y = state.common, batch.y.unsqueeze(1)
@@ -104,18 +88,14 @@ class HMC(Predictive):
         drawn = unflatten(z, self.net.shapes)
         out = self.net.output(drawn, batch.x)
 
-        slot = (step - self.warmup) % self.draws  # after `epochs` updates, all draws are in order
-
-        def keep(old: Tensor, new: Tensor) -> Tensor:
-            return old.slice_scatter(new, 1, slot * self.chains, (slot + 1) * self.chains)
-
+        keep = partial(self.kept, draw=step - self.warmup)  # after `epochs` updates, all draws are in order
         weights = tuple(keep(old, new) for old, new in zip(state.weights, drawn, strict=True))
         log_joint = keep(state.log_joint, -potential)
         noise, scales = shared.noise, state.scales
         if scales is not None:
             half = 0.5 * copies * self.likelihood.squares(out, y).sum(2)  # type: ignore[attr-defined]
             scales = keep(scales, 1 / (self.likelihood.prior_rate + half))  # type: ignore[attr-defined]
-            noise = _mixture(self._shape(n_data), scales)
+            noise = mixture_of_gammas(self.noise_shape(n_data), scales)
 
         shared = shared._replace(noise=noise, step=shared.step + 1, taken=shared.taken + 1)
         info = {
@@ -126,55 +106,6 @@ class HMC(Predictive):
         }
         new = HMCState(shared, weights, log_joint, scales, chains)
         return settle(new, state), info
-
-    def sample(self, state: HMCState, n: int, rng: Rng) -> Weights:
-        """Return n random draws without replacement, or all draws in order if there are at most n."""
-        return _some(state.weights, n, rng)
-
-    def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[Weights, Noise]:
-        """Return draws as in `sample`, each with a noise precision tau ~ Gamma(a, b(w)) per output.
-
-        The module docstring defines a and b. Before any data, tau is drawn from the prior.
-        """
-        if state.scales is None:
-            layers = self.sample(state, n, rng)
-            return layers, self.likelihood.sample_noise(state.common.noise, layers[0].shape[1], rng)
-        *weights, scale = _some((*state.weights, state.scales), n, rng)
-        prior: Any = self.likelihood
-        informed = scale > 0
-        shape = torch.where(informed, self._shape(float(state.common.n_data)), prior.prior_shape).to(scale)
-        return tuple(weights), rng.gamma(shape) * torch.where(informed, scale, 1 / prior.prior_rate)
-
-    def _shape(self, n_data: float) -> float:
-        """Return a = a0 + N / 2, the shape of the Gamma posterior over noise precisions, where N is `n_data`."""
-        return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
-
-
-def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
-    """Select n random entries along axis 1, the same in each tensor; return all if there are at most n."""
-    replicas, count = draws[0].shape[:2]
-    if n >= count:
-        return draws
-    chosen = rng.permutation(replicas, count)[:, :n]
-    return tuple(t.take_along_dim(chosen.view(*chosen.shape, *[1] * (t.dim() - 2)), 1) for t in draws)
-
-
-def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
-    """Return split R-hat of D draws from each of C chains, 1 if the chains agree (Gelman et al. 2013, eq. 11.4)."""
-    half = draws.shape[1] // 2
-    parts = torch.cat([draws[:, :half], draws[:, -half:]], 2)
-    within = parts.var(1).mean(1).clamp_min(torch.finfo(parts.dtype).tiny)
-    return ((half - 1) / half + parts.mean(1).var(1) / within).sqrt()
-
-
-def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
-    """Approximate the mixture of all Gamma(shape, rate 1 / scale_s), scale_s > 0, by one Gamma (moment matching)."""
-    positive = (scales > 0).to(scales)
-    share = positive / positive.sum(1, keepdim=True)
-    scale = (share * scales).sum(1)
-    spread = (share * (scales - scale.unsqueeze(1)).square()).sum(1)
-    mean, variance = shape * scale, shape * scale.square() + shape * (shape + 1) * spread
-    return Gamma(mean.square() / variance, mean / variance)
 
 
 # NumPyro ---------------------------------------------------------------------------------------------------

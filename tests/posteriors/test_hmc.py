@@ -9,10 +9,11 @@ from explore import registry
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import unflatten
+from explore.inference.draws import split_r_hat
 from explore.learning.fit import fit
-from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic
 from explore.nets.net import Net, mlp
-from explore.posteriors.hmc import HMC, _sampler, split_r_hat
+from explore.posteriors.hmc import HMC, _sampler
 from explore.testing import oracles
 from tests.user_likelihoods import Poisson
 
@@ -98,13 +99,14 @@ NETS = {
         ("one output", Bernoulli(), 2.5),
         ("others, no bias", Gaussian(noise_std=0.5), 3.0),
         ("relu", Gaussian(), 3.0),
+        ("relu", Heteroscedastic(noise_std=0.5), 3.0),
     ],
 )
 def test_density_is_that_of_the_library(module, likelihood, copies):
     net, rng = Net(NETS[module]), draw(5)
     sampler = _sampler(HMC(net=net, likelihood=likelihood, prior_variance=0.6))
     x, z = rng.normal(1, 5, 2), rng.normal(1, 6, net.weights)
-    y = x.sin() if isinstance(likelihood, Gaussian) else (x[..., 0] > 0).long()
+    y = (x[..., 0] > 0).long() if likelihood.discrete else x.sin()[..., : 2 // likelihood.outputs_per_target]
     with sampler.numbers():
         energy = sampler.potential(x[0].numpy(), y[0].numpy(), copies)
         potential = torch.tensor([float(energy(v)) for v in z[0].numpy()], dtype=torch.float64)
@@ -115,7 +117,7 @@ def test_density_is_that_of_the_library(module, likelihood, copies):
         half = 0.5 * copies * (y - out).square().sum(2).unsqueeze(3)  # [1, 6, O, 1]
         fit = ((6 + 2.5 * copies - 1) * tau.log() - tau * (6 + half)).logsumexp(3).sum(2)
     else:
-        noise = torch.full((1, 6, out.shape[3]), 4.0).double()
+        noise = torch.full((1, 6, y.shape[-1]), 4.0).double()
         fit = copies * likelihood.log_prob(noise, out, y.unsqueeze(1)).sum(2)
     difference = potential + (fit - z.square().sum(2) / 1.2).flatten()
     assert potential.std() > 0.5 and (difference - difference.mean()).abs().max() < 1e-9
@@ -175,10 +177,10 @@ def test_settings_that_contradict_the_method_are_refused():
     net = Net(nn.Linear(2, 1))
     with pytest.raises(InputError, match="batch_size is 10; .* at least 20"):
         HMC(net=net, likelihood=Gaussian(), batch_size=10).init(20, 1, draw())
-    with pytest.raises(InputError, match="epochs is 100; it must be at least warmup"):
+    with pytest.raises(InputError, match="epochs is 100; it must be at least 104"):
         HMC(net=net, likelihood=Gaussian(), epochs=100)
 
 
 def test_a_likelihood_that_it_does_not_know_is_refused():
-    with pytest.raises(InputError, match="Gaussian, Categorical, Bernoulli"):
+    with pytest.raises(InputError, match="Gaussian, Heteroscedastic, Categorical, Bernoulli"):
         HMC(net=Net(nn.Linear(2, 1)), likelihood=Poisson())

@@ -1,0 +1,133 @@
+"""Microcanonical Langevin dynamics: parallel chains with momenta of constant length, and the tuning of their steps.
+
+Robnik, De Luca, Silverstein, Seljak: Microcanonical Hamiltonian Monte Carlo (2023), and Robnik and Seljak: Fluctuation
+without dissipation: Microcanonical Langevin Monte Carlo (2024). For a position z in d dimensions, a unit vector u, and
+g = grad log p(z),
+
+    dz = u dt,    du = (I - u u^T) (g / (d - 1) dt + eta dW)
+
+A step of size h splits these as in McLachlan (1995), with two gradients; then u is partly renewed, so that it forgets
+its direction over the length L. There is no acceptance step. The error of the energy, whose variance per dimension
+grows with h^6, measures the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore.core.rng import Rng
+
+Density = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Maps positions [R, C, d] to log densities [R, C] and their gradients [R, C, d]."""
+KICK = 0.1931833275037836  # McLachlan's lambda
+FALL, POWER, WIDTH = 149 / 151, 6, 1.5  # of the weighted average that tunes h
+DIVERGED = 1000.0  # an error of the energy, in nats, at which a step is undone
+
+
+class Chains(NamedTuple):
+    """The state of C chains per replica."""
+
+    position: Float[Tensor, "R C d"]
+    momentum: Float[Tensor, "R C d"]  # unit vectors
+    log_density: Float[Tensor, "R C"]
+    gradient: Float[Tensor, "R C d"]
+
+
+class Tuning(NamedTuple):
+    """Step sizes and decoherence lengths of all chains, and the averages from which they are tuned."""
+
+    size: Float[Tensor, "R C 1"]  # h
+    length: Float[Tensor, "R C 1"]  # L
+    errors: Float[Tensor, "R C 1"]  # weighted sum of squared errors of the energy over h^6 d
+    weights: Float[Tensor, "R C 1"]
+    visits: Float[Tensor, "R C 1"]  # positions in the two sums below
+    first: Float[Tensor, "R C d"]
+    second: Float[Tensor, "R C d"]
+
+
+def direction(like: Float[Tensor, "R C d"], rng: Rng) -> Float[Tensor, "R C d"]:
+    """Draw unit vectors."""
+    return _unit(rng.normal(*like.shape))
+
+
+def untuned(like: Float[Tensor, "R C d"], size: float) -> Tuning:
+    """Return a tuning with the step size `size` sqrt(d), before any step."""
+    one, root = torch.ones_like(like[..., :1]), like.shape[2] ** 0.5
+    nothing = torch.zeros_like(like)
+    return Tuning(size * root * one, root * one, 0 * one, 0 * one, 0 * one, nothing, nothing)
+
+
+def step(
+    density: Density, chains: Chains, tuning: Tuning, rng: Rng
+) -> tuple[Chains, Float[Tensor, "R C 1"], Bool[Tensor, "R C 1"]]:
+    """Take one step. Return the chains, the error of the energy in nats, and which chains kept their position.
+
+    A chain whose step diverged stays where it is and turns round.
+    """
+    z, u, g, h = chains.position, chains.momentum, chains.gradient, tuning.size
+    work = torch.zeros_like(h)
+    for kick, drift in ((KICK, 0.5), (1 - 2 * KICK, 0.5), (KICK, 0.0)):
+        u, gained = _kicked(u, g, kick * h)
+        work = work + gained
+        if drift:
+            z = z + drift * h * u
+            log_density, g = density(z)
+    error = work - (log_density - chains.log_density).unsqueeze(2)
+    failed = ~(error.abs() < DIVERGED) | ~g.isfinite().all(2, keepdim=True)
+    share = ((2 * h / tuning.length).expm1() / z.shape[2]).sqrt()
+    renewed = _unit(u + share * rng.normal(*u.shape))
+    return (
+        Chains(
+            torch.where(failed, chains.position, z),
+            torch.where(failed, -chains.momentum, renewed),
+            torch.where(failed.squeeze(2), chains.log_density, log_density),
+            torch.where(failed, chains.gradient, g),
+        ),
+        error,
+        failed,
+    )
+
+
+def tuned(tuning: Tuning, error: Tensor, failed: Tensor, target: float, dimensions: int) -> Tuning:
+    """Adapt step sizes towards a variance of the error per dimension of `target`, in nats^2.
+
+    Errors are averaged with weights that fall off for steps far from the target, as in blackjax.
+    """
+    ratio = torch.where(failed, 1e8, error.square() / (dimensions * target)) + 1e-8
+    weight = (-0.5 * (ratio.log() / (POWER * WIDTH)).square()).exp()
+    errors = FALL * tuning.errors + weight * ratio / tuning.size**POWER
+    weights = FALL * tuning.weights + weight
+    size = torch.where(failed, 0.8 * tuning.size, (weights / errors) ** (1 / POWER))
+    return tuning._replace(size=size, errors=errors, weights=weights)
+
+
+def spread(tuning: Tuning, position: Float[Tensor, "R C d"]) -> Tuning:
+    """Add positions to the sums, and set the length L to the root of the summed variances of the coordinates."""
+    visits, first = tuning.visits + 1, tuning.first + position
+    second = tuning.second + position.square()
+    variance = (second / visits - (first / visits).square()).clamp_min(0).sum(2, keepdim=True)
+    length = torch.where(visits > 1, variance.sqrt(), tuning.length)
+    return tuning._replace(visits=visits, first=first, second=second, length=torch.maximum(length, tuning.size))
+
+
+def _kicked(u: Tensor, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn the momenta towards the gradients for a time h. Return them, and the kinetic energy that they gained."""
+    norm = g.norm(dim=2, keepdim=True)
+    towards = g / norm.clamp_min(torch.finfo(g.dtype).tiny)
+    delta = h * norm / (u.shape[2] - 1)
+    along = (towards * u).sum(2, keepdim=True)
+    # cosh and sinh times exp(-delta), which cannot overflow
+    fall, twice = (-delta).exp(), (-2 * delta).exp()
+    cosh, sinh = (1 + twice) / 2, (1 - twice) / 2
+    total = cosh + along * sinh
+    turned = _unit(fall * u + towards * (sinh + along * (cosh - fall)))
+    return turned, (u.shape[2] - 1) * (delta + total.clamp_min(torch.finfo(g.dtype).tiny).log())
+
+
+def _unit(v: Tensor) -> Tensor:
+    return v / v.norm(dim=2, keepdim=True)

@@ -1,0 +1,196 @@
+"""MCLMC: samples from the posterior by microcanonical Langevin dynamics, started at trained networks.
+
+Sommer, Robnik, Nozadze, Seljak, Ruegamer: Microcanonical Langevin Ensembles (2025), for weights w with prior variance
+eta and data of N examples,
+
+    log p(w | D) = sum_n log p(y_n | x_n, w) - |w|^2 / (2 eta) + constant
+
+A fit has three parts: `start` passes of Adam over the data, from different random weights for each chain; `warmup`
+updates that tune the step size h and the decoherence length L of each chain; and updates whose last positions are the
+draws. Each update takes `thinning` steps of `explore.inference.updates.microcanonical`, of two gradients each. Steps
+are not corrected by acceptance: `energy_variance`, the variance of the energy error per dimension to which h is tuned,
+trades bias for speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Weights, flatten, unflatten
+from explore.inference.base import Common, common
+from explore.inference.draws import SampledPosterior, effective_sample_size, mixture_of_gammas, split_r_hat
+from explore.inference.updates import adam, microcanonical
+from explore.inference.updates.microcanonical import Chains, Tuning
+from explore.inference.updates.steps import settle
+
+SIZE = 1e-3  # initial step size over sqrt(d)
+PROBES = 32  # training examples at which the draws of the chains are compared
+
+
+class MCLMCState(NamedTuple):
+    """The state of `MCLMC`; S = draws * chains, with the chain index varying fastest."""
+
+    common: Common
+    weights: Weights  # the last draws
+    scales: Float[Tensor, "R S M"] | None  # see `SampledPosterior`
+    chains: Chains
+    tuning: Tuning
+    moving: adam.Moving  # of Adam
+    agreement: Float[Tensor, "R 2"]  # split R-hat and effective number of draws, of predictions; 0 before the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCLMC(SampledPosterior):
+    """Samples from the posterior by microcanonical Langevin dynamics, for networks without batch norm."""
+
+    epochs: int = 400
+    batch_size: int = 2**31
+    start: int = 200  # passes of Adam before the chains move
+    warmup: int = 100  # updates that tune h and L
+    thinning: int = 20  # steps per update
+    chains: int = 8
+    lr: float = 0.01  # Adam's initial learning rate; cosine decay to a tenth
+    start_batch: int = 32  # examples per step of Adam
+    energy_variance: float = 0.1  # target of the tuning at the end of the warm-up, in nats^2 per dimension
+    prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number
+
+    partial: ClassVar[bool] = False  # missing targets would need a noise posterior for each count
+    ranges: ClassVar[dict[str, str]] = {
+        "chains": "[1, 1000]", "start": "[0, inf)", "warmup": "[1, inf)", "energy_variance": "(0, 10]"
+    }  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.net.norms:
+            raise InputError("mclmc does not support batch norm; use a network without it")
+        unknown = self.likelihood.expected(self.likelihood.init(self.net.outputs, 1, Rng(0)))
+        if unknown is not None and not hasattr(self.likelihood, "squares"):
+            kind = type(self.likelihood).__name__
+            raise InputError(f"mclmc cannot integrate out the noise of {kind}; use Gaussian, or one without parameters")
+
+    @property
+    def before(self) -> int:
+        return self.start + self.warmup
+
+    def init(self, n_data: float, replicas: int, rng: Rng) -> MCLMCState:
+        shared, eta = common(self, n_data, replicas, rng), float(self.prior_variance)
+        position = flatten(self.net.initial(replicas, rng, self.chains))
+        draws = math.sqrt(eta) * rng.normal(replicas, self.chains * self.draws, self.net.weights)
+        if self.net.trained:
+            draws = position.repeat(1, self.draws, 1)
+        zero = torch.zeros_like(position)
+        chains = Chains(position, microcanonical.direction(position, rng), zero[..., 0], zero)
+        tuning, scales = microcanonical.untuned(position, SIZE), self.unknown_scales(draws[..., 0])
+        weights, agreement = unflatten(draws, self.net.shapes), zero[:, 0, :2]
+        return MCLMCState(shared, weights, scales, chains, tuning, adam.start((position,)), agreement)
+
+    def update(self, state: MCLMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[MCLMCState, Info]:
+        step, n_data = int(state.common.step), float(state.common.n_data)
+        if step < self.start:
+            new, info = self._descended(state, batch, rng)
+        else:
+            new, info = self._moved(state, batch, rng)
+        weights = unflatten(new.chains.position, self.net.shapes)
+        out, y = self.net.output(weights, batch.x), batch.y.unsqueeze(1)
+        noise, scales = self.likelihood.expected(state.common.noise), state.scales
+        shared = state.common._replace(step=state.common.step + 1, taken=state.common.taken + 1)
+        if scales is not None:
+            rate, shape = self._rate(out, y, n_data / y.shape[2]), self.noise_shape(n_data)
+            noise, scales = shape / rate, self.kept(scales, 1 / rate, step - self.before)
+            shared = shared._replace(noise=mixture_of_gammas(shape, scales))
+        kept = tuple(self.kept(old, w, step - self.before) for old, w in zip(state.weights, weights, strict=True))
+        nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
+        return settle(new._replace(common=shared, weights=kept, scales=scales), state), {"nll": nll} | info
+
+    def finish(self, state: MCLMCState, batches: Iterable[Batch], rng: Rng) -> MCLMCState:
+        """Compare the predictions of the draws at the first examples, with split R-hat and effective sample sizes."""
+        x = next(iter(batches)).x[:, :PROBES]
+        predicted = self.likelihood.mean(self.net.output(state.weights, x))[..., 0]  # [R, S, P]
+        of_examples = [t.unflatten(1, (self.draws, self.chains)) for t in predicted.unbind(2)]
+        measured = (torch.stack(list(map(f, of_examples))) for f in (split_r_hat, effective_sample_size))
+        return state._replace(agreement=torch.stack([values.median(0).values for values in measured], 1))
+
+    def learned(self, state: MCLMCState) -> Info:
+        """Return R-hat and the effective number of draws, medians over the predictions of some training examples."""
+        return {"r_hat": state.agreement[:, 0], "effective_draws": state.agreement[:, 1]}
+
+    def _descended(self, state: MCLMCState, batch: Batch, rng: Rng) -> tuple[MCLMCState, Info]:
+        """Take one pass of Adam over the batch."""
+        (replicas, examples), step = batch.x.shape[:2], int(state.common.step)
+        rows = torch.arange(replicas, device=batch.x.device).unsqueeze(1)
+        parts = rng.permutation(replicas, examples).tensor_split(max(1, round(examples / self.start_batch)), 1)
+        position, moving = state.chains.position, state.moving
+        lr = self.lr * (0.1 + 0.9 * adam.cosine(step / self.start))
+        for i, part in enumerate(parts):
+            _, ascent = self.density(state.common, Batch(batch.x[rows, part], batch.y[rows, part]), position)
+            descent, rates = -ascent / float(state.common.n_data), adam.rates(lr, step * len(parts) + i + 1)
+            (position,), moving = adam.descend((position,), (descent,), moving, rates)
+        return state._replace(chains=state.chains._replace(position=position), moving=moving), {}
+
+    def _moved(self, state: MCLMCState, batch: Batch, rng: Rng) -> tuple[MCLMCState, Info]:
+        """Move the chains by `thinning` steps, and tune these during the warm-up."""
+        density, begun = partial(self.density, state.common, batch), int(state.common.step) - self.start
+        log_density, gradient = density(state.chains.position)
+        chains = state.chains._replace(log_density=log_density, gradient=gradient)
+        tuning, squares, undone = state.tuning, torch.zeros_like(log_density), torch.zeros_like(log_density)
+        for i in range(self.thinning):
+            chains, error, failed = microcanonical.step(density, chains, tuning, rng)
+            tuning = self._tuned(tuning, chains, error, failed, (begun + i / self.thinning) / self.warmup)
+            squares = squares + torch.where(failed, 0, error.square()).squeeze(2)
+            undone = undone + failed.squeeze(2).to(undone)
+        variance = squares / (self.thinning * chains.position.shape[2])
+        info = {"energy_variance": variance, "undone": undone / self.thinning, "step_size": tuning.size.squeeze(2)}
+        return state._replace(chains=chains, tuning=tuning), {name: value.mean(1) for name, value in info.items()}
+
+    def _tuned(self, tuning: Tuning, chains: Chains, error: Tensor, failed: Tensor, progress: float) -> Tuning:
+        """Tune after a step, given the completed fraction of the warm-up; after that only shorten steps that failed."""
+        if progress >= 1:
+            return tuning._replace(size=torch.where(failed, 0.8 * tuning.size, tuning.size))
+        target = self.energy_variance * (5 - 4 * progress)  # large at first, to explore
+        tuning = microcanonical.tuned(tuning, error, failed, target, chains.position.shape[2])
+        return microcanonical.spread(tuning, chains.position) if progress > 0.5 else tuning
+
+    def density(self, common: Common, batch: Batch, position: Float[Tensor, "R C d"]) -> tuple[Tensor, Tensor]:
+        """Return log p(D, w) up to a constant, [R, C], and its gradient; the examples of a batch stand for N."""
+        with torch.enable_grad():
+            free = position.detach().requires_grad_()
+            out = self.net.output(unflatten(free, self.net.shapes), batch.x)
+            fit = self._log_likelihood(common, out, batch.y.unsqueeze(1))
+            log_density = fit - free.square().sum(2) / (2 * float(self.prior_variance))
+            (gradient,) = torch.autograd.grad(log_density.sum(), free)
+        return log_density.detach(), gradient
+
+    def _log_likelihood(self, common: Common, out: Tensor, y: Tensor) -> Float[Tensor, "R C"]:
+        """Return log p(D | w) up to a constant, with unknown noise integrated out."""
+        n_data, prior = float(common.n_data), cast(Any, self.likelihood)
+        copies = n_data / y.shape[2]
+        if not self.scales_unknown:
+            return copies * prior.log_prob(prior.expected(common.noise), out, y).sum(2)
+        rate = self._rate(out, y, copies)
+        tau = self.noise_shape(n_data) / rate
+        # log p(D | w) = log p(D | w, tau) + log p(tau) - log p(tau | w, D) for any tau; here the mean of the last
+        priors = (prior.prior_shape - 1) * tau.log() - prior.prior_rate * tau - rate.log()
+        return copies * prior.log_prob(tau, out, y).sum(2) + priors.sum(2)
+
+    def _rate(self, out: Tensor, y: Tensor, copies: float) -> Float[Tensor, "R C M"]:
+        """Return b(w), the rate of the Gamma posterior over noise precisions."""
+        prior: Any = self.likelihood
+        return prior.prior_rate + 0.5 * copies * prior.squares(out, y).sum(2)
+
+
+PRESETS: dict[str, dict[str, object]] = {"default": {}}
+
+CONTRACT: dict[str, object] = {
+    "lively": {"epochs": 16, "start": 2, "warmup": 4, "thinning": 2, "chains": 2},
+    "refuses": ("norms",),
+}

@@ -16,11 +16,11 @@ from torch import nn
 
 from explore.core.rng import Rng
 from explore.inference.structures.base import PerLayer, Structure, mean_squares
+from explore.inference.structures.dense import Dense
+from explore.inference.structures.eigen import EigenRule
 from explore.inference.structures.kronecker import KroneckerRule
 from explore.nets.likelihoods import Categorical, Gaussian
 from explore.nets.net import Net
-from explore.posteriors.full import Dense
-from explore.posteriors.noisy_ekfac import EigenRule
 from tests import oracles
 
 with warnings.catch_warnings():

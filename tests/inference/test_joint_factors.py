@@ -5,10 +5,10 @@ import torch
 
 from explore.core.shapes import Taps
 from explore.inference.structures import base as structures
+from explore.inference.structures import dense as dense_structure
 from explore.inference.structures import low_rank
+from explore.inference.structures.dense import DenseFactor
 from explore.inference.structures.low_rank import LowRankFactor
-from explore.posteriors import full
-from explore.posteriors.full import DenseFactor
 from explore.testing import oracles
 
 R, S, B, W = 2, 3, 4, 14
@@ -141,7 +141,7 @@ def test_trace_between_different_ranks():
 def budget(request, monkeypatch):
     """Examples at once: all of them, or one."""
     monkeypatch.setattr(low_rank, "held", lambda _: request.param)
-    monkeypatch.setattr(full.example_gradients, "__defaults__", (request.param,))
+    monkeypatch.setattr(dense_structure.example_gradients, "__defaults__", (request.param,))
 
 
 @pytest.mark.parametrize("shared", [False, True])

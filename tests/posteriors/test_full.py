@@ -10,9 +10,10 @@ from torch import nn
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Taps
+from explore.inference.structures.dense import Dense
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.posteriors.full import Dense, Full
+from explore.posteriors.full import Full
 from tests import oracles
 
 MODULE = mlp(2, [3], 2).double()

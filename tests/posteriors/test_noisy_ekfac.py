@@ -11,11 +11,12 @@ from torch import nn
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Taps
 from explore.inference.structures.base import FEW, Blocks, Diagonal, gradient_moments, mean_squares
+from explore.inference.structures.eigen import EigenRule
 from explore.inference.structures.kronecker import KroneckerRule
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.posteriors.noisy_ekfac import EigenRule, NoisyEKFAC
+from explore.posteriors.noisy_ekfac import NoisyEKFAC
 from tests import oracles
 
 R, S, B, I, O = 2, 3, 4, 5, 3  # noqa: E741

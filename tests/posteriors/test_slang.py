@@ -9,11 +9,12 @@ from torch import nn
 
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Taps
+from explore.inference.structures.dense import Dense
+from explore.inference.structures.leading import leading, leading_dense, leading_gram, leading_randomised
 from explore.inference.structures.low_rank import LowRankFactor
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.posteriors.full import Dense
-from explore.posteriors.slang import SLANG, leading, leading_dense, leading_gram, leading_randomised
+from explore.posteriors.slang import SLANG
 from tests import oracles
 from tests.memory import peak_of_updates
 

@@ -83,13 +83,18 @@ class GaussianPosterior(Variational):
         """Return the layers of the network at the mean weights, with S = 1."""
         if not self.over_weights:
             raise InputError(f"{type(self).__name__} has no mean weights: its density is not over weights")
-        return self.layers(state, [m.unsqueeze(1) for m in self.gaussian(state)[0]])
+        return self.layers(state, [m.unsqueeze(1) for m in self.mean_weights(state)])
+
+    def mean_weights(self, state: State) -> Means:
+        """Return the mean weights of all layers, also of those that the density leaves out."""
+        return self.gaussian(state)[0]
 
     def functions(self, state: State, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
         if not self.linearises:
             return super().functions(state, n, rng)
         density = self.gaussian(state)
-        functions = Functions.around(density[0], state.common.norms.values, drawn(centred(density), n, rng))
+        changes = drawn(centred(density), n, rng)
+        functions = Functions.around(self.mean_weights(state), state.common.norms.values, changes)
         return LinearisedNet(self.net), (functions,), self.likelihood.sample_noise(state.common.noise, n, rng)
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
@@ -99,7 +104,7 @@ class GaussianPosterior(Variational):
             layers, noise = self.at_mean(state), self.expected_noise(state)
         else:
             layers, noise = self.joint_sample(state, self.gain_samples, rng)
-        out, pullback = self.net.forward(layers, batch.x)
+        out, pullback = self.net.forward(layers, batch.x, last=len(self.coordinates))
         return precision, pullback(self.likelihood.score(noise, out, batch.y.unsqueeze(1)))
 
     @property

@@ -27,7 +27,7 @@ class Functions(NamedTuple):
 
     mean: tuple[Float[Tensor, "R k _I _O"], ...]  # M
     norms: tuple[Float[Tensor, "R k 4 _C"], ...]  # batch-norm layers
-    changes: tuple[Float[Tensor, "R k e _I _O"], ...]  # w - M of e functions per member
+    changes: tuple[Float[Tensor, "R k e _I _O"], ...]  # w - M of e functions per member, of some last layers
     weights: tuple[Float[Tensor, "R k e _I _O"], ...] = ()  # networks to which J(x) (w - M) is added; empty: at M
     chosen: Int[Tensor, "R S"] | None = None  # which of the k e functions to use; None: all
 
@@ -75,17 +75,18 @@ class LinearisedNet:
     def _linear(self, functions: Functions, x: Tensor) -> tuple[Float[Tensor, "Rk _e B O"], Float[Tensor, "Rk e B O"]]:
         """Return f(x; M) and J(x) (w - M)."""
         means = tuple(m.unsqueeze(1) for m in (*functions.mean, *functions.norms))
-        out, rows = at_mean(self.net, means, x)
+        out, rows = at_mean(self.net, means, x, len(functions.changes))
         of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
         return out.unsqueeze(1), added([along(taps, change) for taps, change in of_layers])
 
     def _differentiable(self, functions: Functions, x: Tensor) -> tuple[Tensor, Tensor]:
         """Do as `_linear`, by two backward passes: slower, but with a gradient."""
-        pairs = zip(functions.mean, functions.changes, strict=True)
-        means = tuple(m.unsqueeze(1).expand_as(c) + torch.zeros_like(c, requires_grad=True) for m, c in pairs)
-        out = self._sampled(functions, means, x)
+        samples, last = functions.changes[0].shape[1], len(functions.changes)
+        means = tuple(m.unsqueeze(1).repeat(1, samples, 1, 1) for m in functions.mean)
+        free = tuple(m + torch.zeros_like(m, requires_grad=True) for m in means[-last:])
+        out = self._sampled(functions, (*means[:-last], *free), x)
         zero = torch.zeros_like(out, requires_grad=True)
-        pulled = torch.autograd.grad(out, means, zero, create_graph=True)  # J^T v, whose derivative by v is J
+        pulled = torch.autograd.grad(out, free, zero, create_graph=True)  # J^T v, whose derivative by v is J
         along = added([(g * c).sum() for g, c in zip(pulled, functions.changes, strict=True)])
         (change,) = torch.autograd.grad(along, zero, create_graph=True)
         return out, change
@@ -95,9 +96,14 @@ class LinearisedNet:
         return self.net.output((*weights, *norms), x)
 
 
-def at_mean(net: Network, means: Layers, x: Tensor) -> tuple[Float[Tensor, "R B O"], list[tuple[Taps, ...]]]:
-    """Return f(x; M) and, for each output, the taps of its Jacobian; `means` are layers [R, 1, I, O]."""
-    out, pullback = net.forward(means, x)
+def at_mean(
+    net: Network, means: Layers, x: Tensor, last: int = 0
+) -> tuple[Float[Tensor, "R B O"], list[tuple[Taps, ...]]]:
+    """Return f(x; M) and, for each output, the taps of its Jacobian; `means` are layers [R, 1, I, O].
+
+    If `last` is not 0, the Jacobian is with respect to so many last layers.
+    """
+    out, pullback = net.forward(means, x, last=last)
     rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
     return out.squeeze(1), [pullback(row.expand_as(out)) for row in rows]
 

@@ -213,7 +213,7 @@ def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments
     layers, net = posterior.at_mean(state), posterior.net
 
     def moments(part: slice) -> Moments:
-        out, rows = at_mean(net, layers, x[:, part])
+        out, rows = at_mean(net, layers, x[:, part], len(posterior.coordinates))
         return Moments(out, scale * torch.stack([precision.quad(taps) for taps in rows], -1))
 
     # The gradient of one example is as large as all weights.

@@ -121,15 +121,15 @@ class Net(Network):
         return tuple(start[None, None, :, None].repeat(replicas, 1, 1, norm.channels) for norm in self.norms)
 
     def forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None, last: int = 0
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
         """Return the output [R, S, B, O] and its pullback, which returns gradients with respect to all pre-activations.
 
         `layers` contains one `Layer` per layer, then one tensor per batch-norm layer. `samples` is S, required if no
         layer specifies S. `pullback(dout [R, S, B, O])` returns one `Taps` per layer, with the gradient of sum(dout *
-        out). The pullback may be called repeatedly.
+        out). The pullback may be called repeatedly. If `last` is not 0, it returns taps of so many last layers only.
         """
-        return self._forward(layers, x, samples, train=False)
+        return self._forward(layers, x, samples, train=False, last=last)
 
     def train_forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
@@ -148,14 +148,17 @@ class Net(Network):
         done = self._run(layers, x, samples, train=True)
         return done.out, done.statistics
 
-    def _forward(self, layers: Sequence[Layer], x: Tensor, samples: int | None, train: bool) -> tuple[Tensor, Pullback]:
+    def _forward(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None, train: bool, last: int = 0
+    ) -> tuple[Tensor, Pullback]:
         points: list[Tensor] = []  # batch-norm tensors, for which gradients are needed as for the taps
         with torch.enable_grad():
             if train:
                 points = [v.detach().requires_grad_() for v in layers[len(self._slots) :] if isinstance(v, Tensor)]
                 layers = [*layers[: len(self._slots)], *points]
             done = self._run(layers, x, samples, taps=True, train=train)
-        wanted = [*(tap for _, tap in done.calls), *points]
+        slots, inner = self._slots[-last:], done.calls[-last:]
+        wanted = [*(tap for _, tap in inner), *points]
         makers: list[Callable[[Tensor], Taps]] = []
 
         # With one output, all gradients of an example are multiples of the output's: one backward pass is enough.
@@ -167,13 +170,13 @@ class Net(Network):
 
         def pullback(dout: Tensor) -> LayerTaps:
             if not makers:
-                calls = zip(self._slots, done.calls, done.leads, strict=True)
+                calls = zip(slots, inner, done.leads[-last:], strict=True)
                 makers.extend(slot.taps_of(a.detach().to(dout), lead) for slot, (a, _), lead in calls)
             if single and not one:
                 one.extend(gradients(torch.ones_like(done.out)))
             grads = one if single else gradients(dout)
             r, s, b = dout.shape[:3]
-            of_layers = zip(self._slots, makers, (g.to(dout) for g in grads[: len(makers)]), strict=True)
+            of_layers = zip(slots, makers, (g.to(dout) for g in grads[: len(makers)]), strict=True)
             positions = [(make, slot.positions(g, (r, s, b))) for slot, make, g in of_layers]
             taps = LayerTaps(make(g * dout.unsqueeze(-1) if single else g) for make, g in positions)
             of_norms = zip(done.statistics, grads[len(makers) :], strict=True)

@@ -63,6 +63,8 @@ class MCLMC(SampledPosterior):
     start_batch: int = 32  # examples per step of Adam
     energy_variance: float = 0.1  # target of the tuning at the end of the warm-up, in nats^2 per dimension
     prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number
+    prior_scales: Literal["fixed", "layers", "inputs"] = "fixed"  # factors on the prior's deviations that are sampled
+    scale_spread: float = 1.0  # standard deviation of the logarithms of these factors
 
     partial: ClassVar[bool] = False  # missing targets would need a noise posterior for each count
     ranges: ClassVar[dict[str, str]] = {
@@ -83,15 +85,22 @@ class MCLMC(SampledPosterior):
         return self.start + self.warmup
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> MCLMCState:
-        shared, eta = common(self, n_data, replicas, rng), float(self.prior_variance)
-        position = flatten(self.net.initial(replicas, rng, self.chains))
-        draws = math.sqrt(eta) * rng.normal(replicas, self.chains * self.draws, self.net.weights)
+        shared, groups = common(self, n_data, replicas, rng), sum(self._groups)
+        first = flatten(self.net.initial(replicas, rng, self.chains))
+        position = torch.cat([first, first.new_zeros(replicas, self.chains, groups)], 2)
+        draws = rng.normal(replicas, self.chains * self.draws, self.net.weights + groups)
+        draws = draws * torch.cat(
+            [
+                first.new_full((self.net.weights,), math.sqrt(float(self.prior_variance))),
+                first.new_full((groups,), self.scale_spread),
+            ]
+        )
         if self.net.trained:
             draws = position.repeat(1, self.draws, 1)
         zero = torch.zeros_like(position)
         chains = Chains(position, microcanonical.direction(position, rng), zero[..., 0], zero)
         tuning, scales = microcanonical.untuned(position, SIZE), self.unknown_scales(draws[..., 0])
-        weights, agreement = unflatten(draws, self.net.shapes), zero[:, 0, :2]
+        weights, agreement = self._weights(draws), zero[:, 0, :2]
         return MCLMCState(shared, weights, scales, chains, tuning, adam.start((position,)), agreement)
 
     def update(self, state: MCLMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[MCLMCState, Info]:
@@ -100,7 +109,7 @@ class MCLMC(SampledPosterior):
             new, info = self._descended(state, batch, rng)
         else:
             new, info = self._moved(state, batch, rng)
-        weights = unflatten(new.chains.position, self.net.shapes)
+        weights = self._weights(new.chains.position)
         out, y = self.net.output(weights, batch.x), batch.y.unsqueeze(1)
         noise, scales = self.likelihood.expected(state.common.noise), state.scales
         shared = state.common._replace(step=state.common.step + 1, taken=state.common.taken + 1)
@@ -164,9 +173,13 @@ class MCLMC(SampledPosterior):
         """Return log p(D, w) up to a constant, [R, C], and its gradient; the examples of a batch stand for N."""
         with torch.enable_grad():
             free = position.detach().requires_grad_()
-            out = self.net.output(unflatten(free, self.net.shapes), batch.x)
+            out = self.net.output(self._weights(free), batch.x)
             fit = self._log_likelihood(common, out, batch.y.unsqueeze(1))
-            log_density = fit - free.square().sum(2) / (2 * float(self.prior_variance))
+            weights, scales = free.split([self.net.weights, sum(self._groups)], 2)
+            squares = (
+                weights.square().sum(2) / float(self.prior_variance) + scales.square().sum(2) / self.scale_spread**2
+            )
+            log_density = fit - squares / 2
             (gradient,) = torch.autograd.grad(log_density.sum(), free)
         return log_density.detach(), gradient
 
@@ -181,6 +194,24 @@ class MCLMC(SampledPosterior):
         # log p(D | w) = log p(D | w, tau) + log p(tau) - log p(tau | w, D) for any tau; here the mean of the last
         priors = (prior.prior_shape - 1) * tau.log() - prior.prior_rate * tau - rate.log()
         return copies * prior.log_prob(tau, out, y).sum(2) + priors.sum(2)
+
+    @property
+    def _groups(self) -> tuple[int, int]:
+        """The numbers of scales of layers, and of the inputs of the first layer."""
+        layers, inputs = len(self.net.shapes), self.net.shapes[0][0]
+        return (0, 0) if self.prior_scales == "fixed" else (layers, inputs if self.prior_scales == "inputs" else 0)
+
+    def _weights(self, position: Float[Tensor, "R S d"]) -> Weights:
+        """Return the weights at positions: standardised weights times their scales, whose logarithms come last."""
+        flat, of_layers, of_inputs = position.split([self.net.weights, *self._groups], 2)
+        weights = unflatten(flat, self.net.shapes)
+        if self.prior_scales == "fixed":
+            return weights
+        factors = of_layers.exp().unbind(2)
+        weights = tuple(w * f[..., None, None] for w, f in zip(weights, factors, strict=True))
+        if self.prior_scales == "layers":
+            return weights
+        return (weights[0] * of_inputs.exp().unsqueeze(3), *weights[1:])
 
     def _rate(self, out: Tensor, y: Tensor, copies: float) -> Float[Tensor, "R C M"]:
         """Return b(w), the rate of the Gamma posterior over noise precisions."""

@@ -18,7 +18,7 @@ from explore.inference.predict import Predictor
 from explore.nets.net import Net
 from explore.testing import oracles
 from explore.testing.oracles import Matched
-from explore.testing.subject import MLP, NETS, N, R, Subject, seeded, start, train
+from explore.testing.subject import MLP, NETS, N, R, Subject, finish, seeded, start, train
 from explore.testing.suite import assert_close, assert_same_bits
 from explore.testing.values import KNOWN_NOISE, POSTERIORS, expect_entropy, step_size
 
@@ -168,6 +168,7 @@ def a_linear_model_is_bayesian_linear_regression(subject: Subject) -> None:
         arguments = {"likelihood": KNOWN_NOISE, "prior_variance": 0.8, **settings}
         posterior, rng = subject.make(net=Net(nn.Linear(3, 1)), **arguments), Matched(3, dtype=torch.float64)
         state = train(posterior, start(posterior, 24, 2, rng), batch, rng, 600, ends=True)
+        state = finish(posterior, state, batch)
         mean, covariance = oracles.implied_gaussian(posterior, state, 2)
         why = f'{subject.name} with {dict(settings)}: of "linear" in CONTRACT, 600 updates do not reach the %s'
         assert_close(mean, exact_mean, why % "mean", rtol=1e-6, atol=1e-8)
@@ -189,6 +190,7 @@ def the_prior_survives_where_nothing_was_seen(subject: Subject, net: str) -> Non
         arguments = {"likelihood": KNOWN_NOISE, "prior_variance": variance, **settings}
         posterior = subject.make(net=Net(module), **arguments)
         state = train(posterior, start(posterior, 24, 2, rng), batch, rng, 600, ends=True)
+        state = finish(posterior, state, batch)
         weights = posterior.sample(state, n, seeded(6))[0][:, :, :5]
         spread = {"weights": unseen.unsqueeze(1) @ weights}
         if net == "linear":

@@ -232,7 +232,8 @@ def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
     batch = data(posterior.net)
     before = start(posterior, 1e6, R, seeded())
     after = train(posterior, before, batch, seeded(1), 24)
-    layers = (posterior.sample(state, 20, seeded(9)) for state in (before, after))
+    ends = (finish(posterior, state, batch) for state in (before, after))
+    layers = (posterior.sample(state, 20, seeded(9)) for state in ends)
     errors = (posterior.net.train_output(each, batch.x)[0] - batch.y.unsqueeze(1) for each in layers)
     one, two = (error.square().mean((1, 2, 3)) for error in errors)
     assert (two < 0.97 * one).all(), "scale and shift do not lower the loss; see `advance`"

@@ -287,7 +287,8 @@ class Counted(NamedTuple):
 @settings
 class IntInState(Ensemble):
     def init(self, n_data, replicas, rng):
-        return Counted(*super().init(n_data, replicas, rng), tally=0)
+        first: Any = super().init(n_data, replicas, rng)
+        return Counted(first.common, first.weights, first.moving, 0)
 
 
 @settings
@@ -295,7 +296,8 @@ class OneForAll(Ensemble):
     """One number for all replicas, on an axis of its own."""
 
     def init(self, n_data, replicas, rng):
-        return Counted(*super().init(n_data, replicas, rng), tally=torch.zeros(1))
+        first: Any = super().init(n_data, replicas, rng)
+        return Counted(first.common, first.weights, first.moving, torch.zeros(1))
 
 
 @settings

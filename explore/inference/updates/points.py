@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from explore.core.context import Turn, numbers
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, Weights
+from explore.core.shapes import Batch, Info, State, Weights
 from explore.inference.base import Common, Predictive, common
 from explore.inference.updates import adam
 from explore.inference.updates.steps import end_update, train_pass
@@ -34,23 +34,28 @@ class PointEstimate(Predictive):
         """The number of networks per replica."""
         return 1
 
-    def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
+    def init(self, n_data: float, replicas: int, rng: Rng) -> State:
         weights = self.net.initial(replicas, rng, self.nets)
         return PointState(common(self, n_data, replicas, rng, self.nets), weights, adam.start(weights))
 
     def turn(self, step: int, progress: float) -> Turn:
         return Turn((), adam.rates(self.lr * adam.cosine(progress), step))
 
-    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
+    def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
         noise, step = self.likelihood.expected(state.common.noise), int(state.common.step) + 1
         noisy = self.noisy_layers(state, batch, rng)
         forward = train_pass(self, state, noisy or state.weights, noise, batch)
         taps = tuple(layer.taps(t) for layer, t in zip(noisy, forward.taps, strict=True)) if noisy else forward.taps
-        assert not isinstance(self.prior_variance, str)
-        decay = 1 / (float(state.common.n_data) * self.prior_variance)
+        decay = 1 / (float(state.common.n_data) * self.trained_with)
         gradients = adam.loss_gradients(taps, self.penalised(state.weights), decay)
         weights, moving = self.descend(state.weights, gradients, state.moving, numbers(self.turn(step, progress)))
-        return end_update(self, forward, PointState(state.common, weights, moving), state)
+        return end_update(self, forward, state._replace(weights=weights, moving=moving), state)
+
+    @property
+    def trained_with(self) -> float:
+        """The prior variance eta of the training objective."""
+        assert not isinstance(self.prior_variance, str)
+        return self.prior_variance
 
     def noisy_layers(self, state: PointState, batch: Batch, rng: Rng) -> tuple[Any, ...]:
         """Return random layers for training, such as `Masked`, or () to train the weights without noise."""

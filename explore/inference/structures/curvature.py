@@ -1,0 +1,154 @@
+"""The Fisher matrix F at one point, in each structure: an average over the data, without initial values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core.errors import InputError
+from explore.core.linalg import over
+from explore.core.rng import Rng
+from explore.core.shapes import Means, Taps
+from explore.inference.structures import kronecker
+from explore.inference.structures.base import Blocks, Dampings, Diagonal, Factor, each_layer, gradient_moments
+from explore.inference.structures.dense import MAX_WEIGHTS, Dense
+from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, WeightSharing
+from explore.inference.structures.leading import leading
+from explore.inference.structures.low_rank import LowRankFactor
+
+StructureName = Literal["kfac", "ekfac", "diagonal", "full", "low-rank"]
+Passes = Callable[[], Iterable[tuple[int, tuple[Taps, ...]]]]
+"""Starts a pass over the data, of pairs (number of examples, taps of which F is the mean outer product)."""
+
+
+class Curvature(Protocol):
+    """A structure of F, for layers of the shapes that it was created with."""
+
+    passes: int  # through the data
+
+    def nothing(self, replicas: int, rng: Rng) -> Any: ...  # F = 0
+    def measured(self, passes: Passes, rng: Rng) -> Any: ...  # F, from the data
+    def factor(self, fisher: Any, damping: Dampings) -> Factor: ...  # F + damping
+
+
+def shares(passes: Passes) -> Iterator[tuple[float, tuple[Taps, ...]]]:
+    """Yield the taps of each batch, and the weight with which they enter a running mean over examples."""
+    seen = 0
+    for count, taps in passes():
+        seen += count
+        yield count / seen, taps
+
+
+def running(old: Means | None, new: Means, share: float) -> Means:
+    """Return a running mean after one more batch."""
+    return new if old is None else tuple(torch.lerp(a, b, share) for a, b in zip(old, new, strict=True))
+
+
+class EachLayer:
+    """Layers are independent: F is diagonal or, in the eigenbases of K-FAC, diagonal with or without correction."""
+
+    def __init__(self, shapes: tuple[tuple[int, int], ...], rotated: bool, corrected: bool, sharing: WeightSharing):
+        self.shapes, self.rotated, self.corrected = shapes, rotated, corrected
+        self.rule, self.passes = KroneckerRule(1.0, "exact", sharing), 2 if rotated and corrected else 1
+
+    def nothing(self, replicas: int, rng: Rng) -> tuple[Diagonal, ...]:
+        def eye(n: int) -> Tensor | None:
+            unit = torch.eye(n, dtype=rng.dtype, device=rng.device)
+            return unit.repeat(replicas, 1, 1) if self.rotated else None
+
+        zeros = (torch.zeros(replicas, i, o, dtype=rng.dtype, device=rng.device) for i, o in self.shapes)
+        return tuple(Diagonal(z, *map(eye, shape)) for z, shape in zip(zeros, self.shapes, strict=True))
+
+    def measured(self, passes: Passes, rng: Rng) -> tuple[Diagonal, ...]:
+        if not self.rotated:
+            squares: Means | None = None
+            for share, taps in shares(passes):
+                squares = running(squares, gradient_moments(taps)[1], share)
+            return tuple(map(Diagonal, squares or ()))
+        moments: tuple[KroneckerMoments, ...] = ()
+        for share, taps in shares(passes):  # the share 1 of the first batch overwrites the initial values
+            start = moments or tuple(self.rule.init(*t.shape, len(t.grads), rng) for t in taps)
+            moments = tuple(self.rule.observe(m, t, share, 1) for m, t in zip(start, taps, strict=True))
+        bases = kronecker.eigenbases(moments)
+        values: Means | None = None
+        if self.corrected:
+            for share, taps in shares(passes):
+                pairs = zip(taps, bases, strict=True)
+                values = running(
+                    values, tuple(kronecker.rotated_squares(t, b.inputs, b.outputs) for t, b in pairs), share
+                )
+        values = values or tuple(b.values for b in bases)
+        return tuple(Diagonal(v, b.inputs, b.outputs) for v, b in zip(values, bases, strict=True))
+
+    def factor(self, fisher: tuple[Diagonal, ...], damping: Dampings) -> Blocks:
+        pairs = zip(fisher, each_layer(damping, len(fisher)), strict=True)
+        return Blocks(tuple(f._replace(precision=f.precision + over(c, f.precision)) for f, c in pairs))
+
+
+class Whole:
+    """All weights jointly: F as one matrix, for small networks."""
+
+    passes = 1
+
+    def __init__(self, shapes: tuple[tuple[int, int], ...]):
+        if (weights := sum(i * o for i, o in shapes)) > MAX_WEIGHTS:
+            many = f"structure full supports at most {MAX_WEIGHTS:,} weights, but there are {weights:,}"
+            raise InputError(f'{many}; use "kfac", or subset="last"')
+        self.dense = Dense(shapes, 1.0)
+
+    def nothing(self, replicas: int, rng: Rng) -> Float[Tensor, "R W W"]:
+        return torch.zeros_like(self.dense.init(self.dense.shapes, replicas, rng))
+
+    def measured(self, passes: Passes, rng: Rng) -> Float[Tensor, "R W W"]:
+        fisher: Tensor | None = None
+        for share, taps in shares(passes):
+            start = self.nothing(len(taps[0].grads), rng) if fisher is None else fisher
+            fisher = self.dense.observe(start, taps, share, 1)
+        assert fisher is not None
+        return fisher
+
+    def factor(self, fisher: Float[Tensor, "R W W"], damping: Dampings) -> Factor:
+        return self.dense.factor(fisher, damping)[0]
+
+
+class LowRank:
+    """All weights jointly: the leading eigenvectors of F, plus a diagonal for the rest (as in SLANG)."""
+
+    passes, iterations = 1, 4
+
+    def __init__(self, shapes: tuple[tuple[int, int], ...], rank: int):
+        self.shapes, self.rank = shapes, min(rank, sum(i * o for i, o in shapes))
+
+    def nothing(self, replicas: int, rng: Rng) -> LowRankFactor:
+        zeros = tuple(torch.zeros(replicas, i, o, dtype=rng.dtype, device=rng.device) for i, o in self.shapes)
+        return LowRankFactor(tuple(z.unsqueeze(1).repeat(1, self.rank, 1, 1) for z in zeros), zeros)
+
+    def measured(self, passes: Passes, rng: Rng) -> LowRankFactor:
+        fisher: LowRankFactor | None = None
+        for share, taps in shares(passes):
+            columns, diagonal = self.nothing(len(taps[0].grads), rng) if fisher is None else fisher
+            new, _ = leading(columns, taps, 1 - share, share, self.iterations, rng)
+            rest = []
+            for u, v, d, h in zip(columns, new, diagonal, gradient_moments(taps)[1], strict=True):
+                exact = (1 - share) * (u.square().sum(1) + d) + share * h
+                rest.append((exact - v.square().sum(1)).clamp_min(0))  # negative only through rounding
+            fisher = LowRankFactor(new, tuple(rest))
+        assert fisher is not None
+        return fisher
+
+    def factor(self, fisher: LowRankFactor, damping: Dampings) -> LowRankFactor:
+        pairs = zip(fisher.diagonal, each_layer(damping, len(fisher.diagonal)), strict=True)
+        return LowRankFactor(fisher.columns, tuple(d + over(c, d) for d, c in pairs))
+
+
+def structure(name: StructureName, shapes: tuple[tuple[int, int], ...], rank: int, sharing: WeightSharing) -> Curvature:
+    """Return the structure of this name, for layers of these shapes."""
+    if name == "full":
+        return Whole(shapes)
+    if name == "low-rank":
+        return LowRank(shapes, rank)
+    return EachLayer(shapes, name != "diagonal", name == "ekfac", sharing)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from explore.data import load as load
     from explore.data import load_csv as load_csv
     from explore.data import load_table as load_table
+    from explore.learning.around import laplace as laplace
+    from explore.learning.around import refined as refined
     from explore.learning.estimators import BayesianClassifier as BayesianClassifier
     from explore.learning.estimators import BayesianRegressor as BayesianRegressor
     from explore.learning.learner import ActiveLearner as ActiveLearner
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from explore.nets.likelihoods import Bernoulli as Bernoulli
     from explore.nets.likelihoods import Categorical as Categorical
     from explore.nets.likelihoods import Gaussian as Gaussian
+    from explore.nets.likelihoods import Heteroscedastic as Heteroscedastic
     from explore.nets.net import Net as Net
     from explore.nets.net import mlp as mlp
     from explore.nets.zoo import alexnet as alexnet
@@ -40,6 +43,7 @@ if (_CHECKOUT / "cli" / "main.py").exists():  # which has `explore.cli` and `exp
 moved.install()
 
 _MODULES = {
+    "learning.around": "laplace refined",
     "learning.learner": "ActiveLearner active_loop",
     "learning.loaded": "load_run",
     "learning.estimators": "BayesianClassifier BayesianRegressor",
@@ -48,7 +52,7 @@ _MODULES = {
     "core.errors": "Failure InputError",
     "core.rng": "Rng",
     "nets.zoo": "alexnet lenet5 resnet18 vgg16",
-    "nets.likelihoods": "Bernoulli Categorical Gaussian",
+    "nets.likelihoods": "Bernoulli Categorical Gaussian Heteroscedastic",
     "nets.net": "Net mlp",
     "registry": "posterior",
 }

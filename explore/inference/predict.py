@@ -217,8 +217,18 @@ def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments
         return Moments(out, scale * torch.stack([precision.quad(taps) for taps in rows], -1))
 
     # The gradient of one example is as large as all weights.
-    chunks = parts(x.shape[1], x.shape[0] * net.weights)
+    chunks = parts(x.shape[1], x.shape[0] * posterior.dimension)
     return Moments(*filled(((part, moments(part)) for part in chunks), x.shape[1]))
+
+
+def probit(posterior: GaussianPosterior, state: State, x: Tensor) -> Float[Tensor, "R P C"]:
+    """Return class probabilities at x in closed form, from the moments m and v of the linearised logits.
+
+    mean(m / sqrt(1 + pi v / 8)), where mean is the likelihood's softmax or sigmoid (MacKay 1992; Gibbs 1997).
+    """
+    mean, variance = linearised(posterior, state, x)
+    logits = mean / (1 + math.pi / 8 * variance).sqrt()
+    return posterior.likelihood.mean(logits.unsqueeze(1)).squeeze(1)
 
 
 def divided(

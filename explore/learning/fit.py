@@ -87,9 +87,11 @@ def fit(
         yield Epoch(epoch + 1, posterior.epochs, state, info | posterior.learned(state))
 
 
-def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y: Tensor, rng: Rng) -> Epoch:
+def last_epoch(
+    posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y: Tensor, rng: Rng, state: State | None = None
+) -> Epoch:
     """Run a `fit` and return its last epoch. Earlier states are not kept, since they could take gigabytes."""
-    return deque(fit(posterior, x, y, rng), maxlen=1).pop()
+    return deque(fit(posterior, x, y, rng, state=state), maxlen=1).pop()
 
 
 def streams(rng: Rng, shards: int) -> list[Rng]:

@@ -83,7 +83,7 @@ class Laplace(PointEstimate, GaussianPosterior):
         """Measure F at M and, with `evidence`, set the prior variances to the maximum of the evidence."""
         kind = self._structure
         examples = batches if kind.passes == 1 else list(batches)
-        curvature = kind.measured(lambda: self._taps(state, examples, rng), rng)
+        curvature = kind.measured(lambda: self.curvature_taps(state, examples, rng), rng)
         state = state._replace(curvature=curvature)
         return state._replace(eta=self._best_variances(state)) if self.evidence else state
 
@@ -110,7 +110,7 @@ class Laplace(PointEstimate, GaussianPosterior):
         fit = [self.likelihood.log_prob(noise, out, y).sum((1, 2)) for out, y in outputs]
         return torch.stack(fit).sum(0) - 0.5 * self._occam(state, state.eta).sum(1)
 
-    def _taps(self, state: LaplaceState, batches: Iterable[Batch], rng: Rng) -> Any:
+    def curvature_taps(self, state: LaplaceState, batches: Iterable[Batch], rng: Rng) -> Any:
         """Yield the number of examples of each batch, and the taps of which F is the mean outer product."""
         layers, noise, last = self.at_mean(state), self.expected_noise(state), len(self.coordinates)
         for x, y in batches:

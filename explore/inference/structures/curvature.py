@@ -48,6 +48,15 @@ def running(old: Means | None, new: Means, share: float) -> Means:
     return new if old is None else tuple(torch.lerp(a, b, share) for a, b in zip(old, new, strict=True))
 
 
+def kronecker_moments(rule: KroneckerRule, passes: Passes, rng: Rng) -> tuple[KroneckerMoments, ...]:
+    """Return the moments A and S of each layer from one pass; the rule must have beta = 1."""
+    moments: tuple[KroneckerMoments, ...] = ()
+    for share, taps in shares(passes):  # the share 1 of the first batch overwrites the initial values
+        start = moments or tuple(rule.init(*t.shape, len(t.grads), rng) for t in taps)
+        moments = tuple(rule.observe(m, t, share, 1) for m, t in zip(start, taps, strict=True))
+    return moments
+
+
 class EachLayer:
     """Layers are independent: F is diagonal or, in the eigenbases of K-FAC, diagonal with or without correction."""
 
@@ -65,22 +74,16 @@ class EachLayer:
 
     def measured(self, passes: Passes, rng: Rng) -> tuple[Diagonal, ...]:
         if not self.rotated:
-            squares: Means | None = None
+            diagonal: Means | None = None
             for share, taps in shares(passes):
-                squares = running(squares, gradient_moments(taps)[1], share)
-            return tuple(map(Diagonal, squares or ()))
-        moments: tuple[KroneckerMoments, ...] = ()
-        for share, taps in shares(passes):  # the share 1 of the first batch overwrites the initial values
-            start = moments or tuple(self.rule.init(*t.shape, len(t.grads), rng) for t in taps)
-            moments = tuple(self.rule.observe(m, t, share, 1) for m, t in zip(start, taps, strict=True))
-        bases = kronecker.eigenbases(moments)
+                diagonal = running(diagonal, gradient_moments(taps)[1], share)
+            return tuple(map(Diagonal, diagonal or ()))
+        bases = kronecker.eigenbases(kronecker_moments(self.rule, passes, rng))
         values: Means | None = None
-        if self.corrected:
-            for share, taps in shares(passes):
-                pairs = zip(taps, bases, strict=True)
-                values = running(
-                    values, tuple(kronecker.rotated_squares(t, b.inputs, b.outputs) for t, b in pairs), share
-                )
+        for share, taps in shares(passes) if self.corrected else ():
+            pairs = zip(taps, bases, strict=True)
+            squares = tuple(kronecker.rotated_squares(t, b.inputs, b.outputs) for t, b in pairs)
+            values = running(values, squares, share)
         values = values or tuple(b.values for b in bases)
         return tuple(Diagonal(v, b.inputs, b.outputs) for v, b in zip(values, bases, strict=True))
 

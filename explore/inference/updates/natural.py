@@ -184,6 +184,12 @@ class NaturalGradient(NaturalPosterior):
         waits = self.decomposes and (factored or renewed)
         return Turn(None if waits else kind, (self.lr * schedule, schedule))
 
+    def started(self, state: NaturalState, mean: Means, statistics: Statistics) -> NaturalState:
+        """Return an initial state with this mean and these statistics of the Fisher matrix."""
+        sampling, step_factor, ok = self._factor(statistics, state.damping, self.gamma(state.common))
+        new = state._replace(mean=mean, statistics=statistics, sampling=sampling, step_factor=step_factor)
+        return steps.settle(new, state, ok)
+
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         """Return the statistics to store after the factors of a step were computed; unchanged by default."""
         return statistics

@@ -4,12 +4,15 @@
     python -m experiments.trained.run --peers FOLDER/bin/python
 
 Four networks, trained by Adam with one seed: 50 ReLU on Boston Housing (regression), 30 ReLU on scikit-learn's digits
-(ten classes), the same without biases, and LeNet-5 on MNIST. On the first three, every structure and subset is fitted by both libraries with the
-same prior N(0, 0.1): the largest relative difference of the standard deviations of the linearised outputs at test
-points, of the log evidence, and the seconds of each. All data are one batch, since laplace-torch averages the factors
-of batches in another way. It treats biases as layers of their own, so "kfac" is the same method without biases only. On MNIST, the approximations with the prior by the evidence: error, log-likelihood and
-calibration error (15 bins) on the test images, by the probit and by 100 samples. Writes results/equal.csv and
-results/mnist.csv, and prints tables.
+(ten classes), the same without biases, and LeNet-5 on MNIST.
+
+On the first three, every structure and subset is fitted by both libraries with the prior N(0, 0.1): the largest
+relative difference of the standard deviations of the linearised outputs at test points, the log evidence, and the
+seconds of each. All data are one batch, since laplace-torch averages the factors of batches in another way. It treats
+biases as layers of their own, so "kfac" is the same method without biases only.
+
+On MNIST, approximations with the prior by the evidence: error, log-likelihood and calibration error (15 bins) on the
+test images, by the probit and by 100 samples. Writes results/equal.csv and results/mnist.csv.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import numpy as np
@@ -42,6 +45,9 @@ HERE = Path(__file__).parent
 STRUCTURES, SUBSETS = ("kfac", "diagonal", "full"), ("last", "all")
 VARIANCE, NOISE = 0.1, 0.3
 POINTS = 100
+AROUND: list[tuple[Any, Any]] = [
+    ("kfac", "last"), ("full", "last"), ("diagonal", "all"), ("kfac", "all"), ("ekfac", "all")
+]  # fmt: skip
 
 
 def trained(module: nn.Module, x: Tensor, y: Tensor, epochs: int, lr: float, batch: int) -> nn.Module:
@@ -87,10 +93,11 @@ def ours(module: nn.Module, x: Tensor, y: Tensor, points: Tensor, structure: Any
         module, x, y, likelihood, structure=structure, layers=subset, prior_variance=VARIANCE, weight_sharing="expand"
     )
     fitted = time.process_time()
-    moments = linearised(model.posterior, model.state, points.unsqueeze(0))
+    posterior: Any = model.posterior
+    moments = linearised(posterior, model.state, points.unsqueeze(0))
     predicted = time.process_time()
     batch = Batch(x.unsqueeze(0), y.unsqueeze(0))
-    evidence = float(model.posterior.log_evidence(model.state, [batch]))
+    evidence = float(posterior.log_evidence(model.state, [batch]))
     return {
         "mean": moments.mean[0], "variance": moments.variance[0], "evidence": evidence, "fit": fitted - begin,
         "predict": predicted - fitted,
@@ -156,20 +163,14 @@ def mnist(epochs: int, count: int) -> pd.DataFrame:
     with torch.no_grad():
         own = torch.cat([module(part).softmax(1) for part in points.split(1000)])
     lines = [{"method": "the network itself", "predictive": "", "fit": 0.0, **scores(own, test_y)}]
-    for structure, layers in (
-        ("kfac", "last"),
-        ("full", "last"),
-        ("diagonal", "all"),
-        ("kfac", "all"),
-        ("ekfac", "all"),
-    ):
+    for structure, layers in AROUND:
         begin = time.process_time()
         model = explore.laplace(module, x, y, structure=structure, layers=layers)
-        fit = time.process_time() - begin
+        fit, posterior = time.process_time() - begin, cast(Any, model.posterior)
         print(structure, layers, "prior variance", model.state.eta.tolist(), "fit", round(fit, 1), flush=True)
         for predictive in ("probit", "sampled"):
             if predictive == "probit":
-                p = torch.cat([probit(model.posterior, model.state, part[None])[0] for part in points.split(500)])
+                p = torch.cat([probit(posterior, model.state, part[None])[0] for part in points.split(500)])
             else:
                 p = model.probabilities(points)[0]
             lines.append(

@@ -84,14 +84,17 @@ def refined(model: FittedModel, x: Any, y: Any = None, epochs: int = 5, **settin
         x: the inputs of the training data, or its loader, as in `laplace`.
         y: the targets.
         epochs: passes over the data.
-        **settings: settings of noisy K-FAC, such as lr=0.1; the other settings are those of its preset `image`.
+        **settings: settings of noisy K-FAC, such as lr=0.1. By default those of its preset `default`, or for images
+            `image`, without tempering, and the prior variance of `model`, averaged over layers.
     """
     if not hasattr(model.posterior, "curvature_taps"):
         raise InputError(f"refined() starts from laplace(); got {type(model.posterior).__name__}")
     x, y = examples(x) if y is None else (x, y)
     old, rng = cast(Any, model.posterior), model.rng.stream("fit", 2)
-    eta = {"prior_variance": float(model.state.eta.mean())}
-    new = registry.posterior("noisy-kfac", old.net, old.likelihood, "image", **(eta | settings | {"epochs": epochs}))
+    preset, eta = "default" if len(model.shape) == 1 else "image", float(model.state.eta.mean())
+    undamped = {"kl_weight": 1.0, "warm_start": 0.0, "predictive": "auto", "damped_density": False}
+    settings = {"prior_variance": eta, "epochs": epochs} | undamped | settings
+    new = registry.posterior("noisy-kfac", old.net, old.likelihood, preset, **settings)
     pool = Pool(new, x, None, 1, ("",), "none", model.rng)
     pool.tell(torch.arange(len(pool.x)), y)
     data = pool.labelled(model.scales)

@@ -118,6 +118,8 @@ PRESETS: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 
+INPUT_NOISE = natural.INPUT_NOISE
+
 BY_ROWS = {
     units: {rows: settings | AS_CODE for rows, settings in anchors.items()}
     for units, anchors in natural.TABLE_BY_ROWS.items()

@@ -93,6 +93,7 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 BY_ROWS = natural.TABLE_BY_ROWS
+INPUT_NOISE = natural.INPUT_NOISE
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta": 0.1},

@@ -292,6 +292,9 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
 }
 """Settings by hidden units and rows (`recommended_settings`), chosen on UCI sets. More units need a narrower prior."""
 
+INPUT_NOISE: dict[int, dict[str, object]] = {1000: {"epochs": 1000}, 8000: {"epochs": 250}}
+"""Settings for noise that depends on the input, by rows: a deviation per input is learnt later than the mean."""
+
 HUNDREDS = TABLE | {"prior_variance": 0.3}
 """The former preset for 64 to 250 rows, superseded by `TABLE_BY_ROWS`."""
 

@@ -5,11 +5,14 @@ eta and data of N examples,
 
     log p(w | D) = sum_n log p(y_n | x_n, w) - |w|^2 / (2 eta) + constant
 
+With prior_scales="layers", the weights of layer l are w_l = exp(t_l) v_l with v_l ~ N(0, eta) and t_l ~ N(0, s^2), and
+v and t are sampled (Neal 1996, in a form without a funnel); "inputs" also gives each input of the first layer a factor.
+
 A fit has three parts: `start` passes of Adam over the data, from different random weights for each chain; `warmup`
 updates that tune the step size h and the decoherence length L of each chain; and updates whose last positions are the
 draws. Each update takes `thinning` steps of `explore.inference.updates.microcanonical`, of two gradients each. Steps
 are not corrected by acceptance: `energy_variance`, the variance of the energy error per dimension to which h is tuned,
-trades bias for speed.
+trades bias for speed. During the warm-up its target falls geometrically from 0.5.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from explore.inference.updates.microcanonical import Chains, Tuning
 from explore.inference.updates.steps import settle
 
 SIZE = 1e-3  # initial step size over sqrt(d)
+EXPLORE = 0.5  # target of the energy variance at the start of the warm-up, for long steps
 PROBES = 32  # training examples at which the draws of the chains are compared
 
 
@@ -53,17 +57,17 @@ class MCLMCState(NamedTuple):
 class MCLMC(SampledPosterior):
     """Samples from the posterior by microcanonical Langevin dynamics, for networks without batch norm."""
 
-    epochs: int = 400
+    epochs: int = 480
     batch_size: int = 2**31
     start: int = 200  # passes of Adam before the chains move
-    warmup: int = 100  # updates that tune h and L
+    warmup: int = 120  # updates that tune h and L
     thinning: int = 20  # steps per update
     chains: int = 8
     lr: float = 0.01  # Adam's initial learning rate; cosine decay to a tenth
     start_batch: int = 32  # examples per step of Adam
-    energy_variance: float = 0.1  # target of the tuning at the end of the warm-up, in nats^2 per dimension
+    energy_variance: float = 0.01  # target of the tuning at the end of the warm-up, in nats^2 per dimension
     prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number
-    prior_scales: Literal["fixed", "layers", "inputs"] = "fixed"  # factors on the prior's deviations that are sampled
+    prior_scales: Literal["fixed", "layers", "inputs"] = "layers"  # factors on the prior's deviations that are sampled
     scale_spread: float = 1.0  # standard deviation of the logarithms of these factors
 
     partial: ClassVar[bool] = False  # missing targets would need a noise posterior for each count
@@ -88,13 +92,9 @@ class MCLMC(SampledPosterior):
         shared, groups = common(self, n_data, replicas, rng), sum(self._groups)
         first = flatten(self.net.initial(replicas, rng, self.chains))
         position = torch.cat([first, first.new_zeros(replicas, self.chains, groups)], 2)
-        draws = rng.normal(replicas, self.chains * self.draws, self.net.weights + groups)
-        draws = draws * torch.cat(
-            [
-                first.new_full((self.net.weights,), math.sqrt(float(self.prior_variance))),
-                first.new_full((groups,), self.scale_spread),
-            ]
-        )
+        deviations = torch.full_like(position[0, 0], math.sqrt(float(self.prior_variance)))
+        deviations[self.net.weights :] = self.scale_spread
+        draws = deviations * rng.normal(replicas, self.chains * self.draws, position.shape[2])
         if self.net.trained:
             draws = position.repeat(1, self.draws, 1)
         zero = torch.zeros_like(position)
@@ -149,9 +149,9 @@ class MCLMC(SampledPosterior):
     def _moved(self, state: MCLMCState, batch: Batch, rng: Rng) -> tuple[MCLMCState, Info]:
         """Move the chains by `thinning` steps, and tune these during the warm-up."""
         density, begun = partial(self.density, state.common, batch), int(state.common.step) - self.start
-        log_density, gradient = density(state.chains.position)
-        chains = state.chains._replace(log_density=log_density, gradient=gradient)
-        tuning, squares, undone = state.tuning, torch.zeros_like(log_density), torch.zeros_like(log_density)
+        chains, restarted = microcanonical.begun(density, state.chains)
+        tuning, squares = state.tuning, torch.zeros_like(chains.log_density)
+        undone = torch.zeros_like(squares)
         for i in range(self.thinning):
             chains, error, failed = microcanonical.step(density, chains, tuning, rng)
             tuning = self._tuned(tuning, chains, error, failed, (begun + i / self.thinning) / self.warmup)
@@ -159,13 +159,14 @@ class MCLMC(SampledPosterior):
             undone = undone + failed.squeeze(2).to(undone)
         variance = squares / (self.thinning * chains.position.shape[2])
         info = {"energy_variance": variance, "undone": undone / self.thinning, "step_size": tuning.size.squeeze(2)}
+        info["restarted"] = restarted.to(variance)
         return state._replace(chains=chains, tuning=tuning), {name: value.mean(1) for name, value in info.items()}
 
     def _tuned(self, tuning: Tuning, chains: Chains, error: Tensor, failed: Tensor, progress: float) -> Tuning:
         """Tune after a step, given the completed fraction of the warm-up; after that only shorten steps that failed."""
         if progress >= 1:
             return tuning._replace(size=torch.where(failed, 0.8 * tuning.size, tuning.size))
-        target = self.energy_variance * (5 - 4 * progress)  # large at first, to explore
+        target = EXPLORE * (self.energy_variance / EXPLORE) ** progress
         tuning = microcanonical.tuned(tuning, error, failed, target, chains.position.shape[2])
         return microcanonical.spread(tuning, chains.position) if progress > 0.5 else tuning
 

@@ -233,6 +233,24 @@ def test_a_feature_that_is_constant_in_training_is_told(compare, tmp_path):
     assert "'same' is constant in the training" not in said and "'x' is constant" not in said
 
 
+def test_noise_that_depends_on_the_input(compare, explore, table):
+    """It is recorded, saved and loaded, has settings, and may be a candidate's."""
+    compare(
+        "--posterior", "noisy-kfac,map", "--likelihood", "heteroscedastic", "-p", "likelihood.spread=0.5",
+        "--calibrate", 0.2,
+    )  # fmt: skip
+    assert config()["likelihood"] == "heteroscedastic" and config()["likelihood_settings"]["spread"] == 0.5
+    model = library.load_run(RUN).fitted
+    assert isinstance(model.posterior.likelihood, library.Heteroscedastic) and model.posterior.likelihood.spread == 0.5
+    predicted = model.predict(library.load_csv(table[1], "y", ["id", "kind", "sign"]).x)
+    assert predicted.noise.std() > 0
+    for arguments, message in (
+        (["--likelihood", "categorical"], "the likelihood categorical is for classes"),
+        (["--likelihood", "gaussianed"], "unknown likelihood 'gaussianed'"),
+    ):
+        assert message in explore("compare", *table, *TINY, *arguments).output
+
+
 @pytest.mark.parametrize(("target", "likelihood"), [("kind", "categorical"), ("sign", "bernoulli")])
 def test_classes(compare, csv, target, likelihood):
     other = {"kind": "sign", "sign": "kind"}[target]

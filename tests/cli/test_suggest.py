@@ -266,7 +266,7 @@ def test_partial_answers(pool):
     frame = frame.astype({"purity": object})
     frame.loc[10, "purity"] = "failed"
     frame.to_csv(pool, index=False)
-    first = begin(pool, "--target", "purity", "--batch", 3)
+    first = begin(pool, "--target", "purity", "--batch", 3, "--likelihood", "heteroscedastic")
     assert first["measured"] == 7 and first["partly"] == ["S-007", "S-008", "S-009"] and first["failed"] == ["S-010"]
     path = pool.with_name("next.csv")
     asked = pd.read_csv(path)
@@ -281,6 +281,8 @@ def test_partial_answers(pool):
     assert not set(ids(second)) & {"S-010", *ids(first)}
     result = run("predict", pool.with_suffix(".explore"), pool, "--out", pool.with_name("predicted.csv"))
     assert result.exit_code == 0, result.output
+    model = explore.load_run(pool.with_suffix(".explore")).fitted.posterior
+    assert isinstance(model.likelihood, explore.Heteroscedastic) and model.net.outputs == 4
     # One is withdrawn and the other completed, while next.csv still has what was known.
     assert suggest(pool, "--retract", ids(first)[0])["measured"] == 7
     later = pd.read_csv(path)

@@ -29,7 +29,7 @@ def test_linear_gaussian_model_has_the_exact_mean_and_covariance():
     y = x @ rng.normal(1, 7, 1) + 0.3 + 0.5 * rng.normal(2, 24, 1)
     posterior = MCLMC(
         net=Net(nn.Linear(7, 1)), likelihood=Gaussian(noise_std=0.5), prior_variance=0.8,
-        epochs=560, start=20, warmup=40, thinning=10, chains=8, energy_variance=1e-3,
+        epochs=560, start=20, warmup=40, thinning=10, chains=8, energy_variance=1e-3, prior_scales="fixed",
     )  # fmt: skip
     state, info = last_epoch(posterior, x, y, draw())[2:]
     mean, covariance = oracles.ridge(x, y, 0.5, 0.8)
@@ -50,7 +50,7 @@ def test_linear_gaussian_model_has_the_exact_mean_and_covariance():
 def test_density_is_that_of_the_model(likelihood):
     """Unknown precisions are integrated out on a grid."""
     net, rng, copies = Net(mlp(2, [3], 4)), draw(5), 2.5
-    posterior = MCLMC(net=net, likelihood=likelihood, prior_variance=0.6)
+    posterior = MCLMC(net=net, likelihood=likelihood, prior_variance=0.6, prior_scales="fixed")
     x, z = rng.normal(1, 6, 2), rng.normal(1, 5, net.weights)
     state = posterior.init(6 * copies, 1, rng)
     layers = posterior.net.output(unflatten(z, net.shapes), x)
@@ -80,13 +80,40 @@ def test_density_is_that_of_the_model(likelihood):
         torch.testing.assert_close((gradient * direction).sum(2), slope, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize(("scales", "groups"), [("layers", 2), ("inputs", 5)])
+def test_scales_multiply_the_prior_of_layers_and_inputs(scales, groups):
+    net, rng, spread = Net(mlp(2, [3], 1)), draw(5), 0.5
+    posterior = MCLMC(
+        net=net, likelihood=Gaussian(noise_std=1.0), prior_variance=0.6, prior_scales=scales, scale_spread=spread
+    )
+    plain = MCLMC(net=net, likelihood=Gaussian(noise_std=1.0), prior_variance=0.6, prior_scales="fixed")
+    x, z = rng.normal(1, 6, 2), rng.normal(1, 5, net.weights + groups)
+    batch, state = Batch(x, x[..., :1].sin()), posterior.init(6, 1, rng)
+    v, t = z.split([net.weights, groups], 2)
+    first, last = unflatten(v, net.shapes)
+    first = first * t[..., 0, None, None].exp() * (t[..., 2:, None].exp() if scales == "inputs" else 1)
+    weights = torch.cat([first.flatten(2), (last * t[..., 1, None, None].exp()).flatten(2)], 2)
+    found, gradient = posterior.density(state.common, batch, z)
+    fit = plain.density(state.common, batch, weights)[0] + weights.square().sum(2) / 1.2
+    torch.testing.assert_close(found, fit - v.square().sum(2) / 1.2 - t.square().sum(2) / (2 * spread**2))
+    step = 1e-6 * rng.normal(1, 5, z.shape[2])
+    ends = [posterior.density(state.common, batch, z + sign * step)[0] for sign in (1, -1)]
+    torch.testing.assert_close((gradient * step).sum(2), (ends[0] - ends[1]) / 2, rtol=1e-5, atol=1e-11)
+    prior = MCLMC(
+        net=net, likelihood=Gaussian(), prior_variance=0.6, prior_scales=scales, scale_spread=spread, epochs=5320
+    )
+    inputs = prior.init(6, 1, rng).weights[0][0, :, 0, 0]  # E w^2 = eta E exp(2 t) per scale
+    factors = 2 if scales == "inputs" else 1
+    assert float(inputs.square().mean()) == pytest.approx(0.6 * math.exp(2 * spread**2) ** factors, rel=0.15)
+
+
 def gaussian(z):
     """A density with the standard deviations 1 to 2."""
     scales = torch.linspace(1, 2, z.shape[2], dtype=z.dtype)
     return -0.5 * (z / scales).square().sum(2), -z / scales**2
 
 
-def begun(chains=64, dimensions=40, size=0.05):
+def started(chains=64, dimensions=40, size=0.05):
     position = torch.linspace(1, 2, dimensions) * draw(7).normal(1, chains, dimensions)
     log_density, gradient = gaussian(position)
     momentum = microcanonical.direction(position, draw(8))
@@ -97,7 +124,7 @@ def begun(chains=64, dimensions=40, size=0.05):
 def test_error_of_the_energy_falls_with_the_third_power_of_the_step():
     errors = []
     for size in (0.1, 0.05):
-        chains, tuning = begun(size=size)
+        chains, tuning = started(size=size)
         _, error, failed = microcanonical.step(gaussian, chains, tuning, draw())
         assert not failed.any()
         errors.append(error.square().mean().sqrt())
@@ -105,7 +132,7 @@ def test_error_of_the_energy_falls_with_the_third_power_of_the_step():
 
 
 def test_momenta_stay_unit_vectors_and_forget_their_direction_over_the_length():
-    chains, tuning = begun(size=1e-3)
+    chains, tuning = started(size=1e-3)
     tuning = tuning._replace(length=10 * tuning.size)
     first, rng = chains.momentum, draw(9)
     for _ in range(10):
@@ -115,7 +142,7 @@ def test_momenta_stay_unit_vectors_and_forget_their_direction_over_the_length():
 
 
 def test_a_step_that_diverges_is_undone():
-    chains, tuning = begun()
+    chains, tuning = started()
 
     def walls(z):
         log_density, gradient = gaussian(z)
@@ -130,8 +157,22 @@ def test_a_step_that_diverges_is_undone():
     torch.testing.assert_close(shorter[:, ::2], 0.8 * tuning.size[:, ::2])
 
 
+def test_a_lost_chain_restarts_at_the_best_one():
+    chains, _ = started(chains=4)
+    bad = chains.position.clone()
+    bad[:, [1, 3]] = torch.nan
+    new, lost = microcanonical.begun(gaussian, chains._replace(position=bad))
+    assert lost.tolist() == [[False, True, False, True]]
+    best = 0 if chains.log_density[0, 0] > chains.log_density[0, 2] else 2
+    for c, source in enumerate((0, best, 2, best)):
+        for after, before in zip(new, chains, strict=True):
+            if after is not new.momentum:
+                torch.testing.assert_close(after[:, c], before[:, source])
+    assert torch.equal(new.momentum, chains.momentum)
+
+
 def test_steps_are_tuned_to_the_energy_variance():
-    chains, tuning = begun(size=1e-3)
+    chains, tuning = started(size=1e-3)
     rng, errors = draw(), []
     for i in range(800):
         chains, error, failed = microcanonical.step(gaussian, chains, tuning, rng)
@@ -176,7 +217,7 @@ def test_chains_start_at_trained_networks():
 def test_what_it_does_not_support_is_refused_by_name():
     with pytest.raises(InputError, match="mclmc does not support batch norm"):
         MCLMC(net=Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))), likelihood=Gaussian())
-    with pytest.raises(InputError, match="epochs is 300; it must be at least 304"):
+    with pytest.raises(InputError, match="epochs is 300; it must be at least 324"):
         MCLMC(net=Net(nn.Linear(2, 1)), likelihood=Gaussian(), epochs=300)
     for likelihood in (Poisson(), Bernoulli()):
         MCLMC(net=Net(nn.Linear(2, 1)), likelihood=likelihood)

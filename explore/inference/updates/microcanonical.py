@@ -62,6 +62,16 @@ def untuned(like: Float[Tensor, "R C d"], size: float) -> Tuning:
     return Tuning(size * root * one, root * one, 0 * one, 0 * one, 0 * one, nothing, nothing)
 
 
+def begun(density: Density, chains: Chains) -> tuple[Chains, Bool[Tensor, "R C"]]:
+    """Evaluate the density at the positions. Chains where it is not finite restart at the best one of their replica."""
+    log_density, gradient = density(chains.position)
+    lost = ~log_density.isfinite() | ~gradient.isfinite().all(2)
+    best = torch.where(lost, -torch.inf, log_density).argmax(1)[:, None, None].expand_as(chains.position[:, :1])
+    position, gradient = (torch.where(lost.unsqueeze(2), t.gather(1, best), t) for t in (chains.position, gradient))
+    log_density = torch.where(lost, log_density.gather(1, best[..., 0]), log_density)
+    return Chains(position, chains.momentum, log_density, gradient), lost
+
+
 def step(
     density: Density, chains: Chains, tuning: Tuning, rng: Rng
 ) -> tuple[Chains, Float[Tensor, "R C 1"], Bool[Tensor, "R C 1"]]:

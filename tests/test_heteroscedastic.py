@@ -55,11 +55,14 @@ def test_missing_targets_have_no_factor():
 @pytest.mark.parametrize("name", ["noisy-kfac", "bbb", "map"])
 def test_gradients_of_the_mean_are_weighed_and_information_stays(name):
     """beta = 1 weighs residuals equally; the mean Fisher information of each output is that of beta = 0."""
-    posteriors = [
-        explore.posterior(name, Net(mlp(1, [3], 2 * M)), Heteroscedastic(beta=beta), "plain")
-        for beta in (1.0, 0.4, 0.0)
-    ]
-    equal, some, none = (steps.training_weights(p, TAU, OUT) for p in posteriors)
+
+    def weights_for(beta: float) -> torch.Tensor:
+        posterior = explore.posterior(name, Net(mlp(1, [3], 2 * M)), Heteroscedastic(beta=beta), "plain")
+        weights = steps.training_weights(posterior, TAU, OUT)
+        assert weights is not None
+        return weights
+
+    equal, some, none = map(weights_for, (1.0, 0.4, 0.0))
     precision = Heteroscedastic().precision(TAU, OUT)
     residuals = equal[..., :M] * precision / TAU.unsqueeze(2)  # constant in each output
     assert (residuals.std((1, 2)) < 1e-9 * residuals.mean((1, 2))).all()

@@ -35,6 +35,7 @@ from explore.inference.draws import SampledPosterior, effective_sample_size, mix
 from explore.inference.updates import adam, microcanonical
 from explore.inference.updates.microcanonical import Chains, Tuning
 from explore.inference.updates.steps import settle
+from explore.nets.dense import output_of
 
 SIZE = 1e-3  # initial step size over sqrt(d)
 EXPLORE = 0.5  # target of the energy variance at the start of the warm-up, for long steps
@@ -174,7 +175,7 @@ class MCLMC(SampledPosterior):
         """Return log p(D, w) up to a constant, [R, C], and its gradient; the examples of a batch stand for N."""
         with torch.enable_grad():
             free = position.detach().requires_grad_()
-            out = self.net.output(self._weights(free), batch.x)
+            out = output_of(self.net)(self._weights(free), batch.x)
             fit = self._log_likelihood(common, out, batch.y.unsqueeze(1))
             weights, scales = free.split([self.net.weights, sum(self._groups)], 2)
             squares = (

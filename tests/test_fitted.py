@@ -35,7 +35,8 @@ NEW = X[:7] + 0.1
 
 
 def posterior(name="noisy-kfac", likelihood=None, outputs=2, **settings):
-    quick = {"epochs": 8, "warmup": 4, "max_tree_depth": 3} if name == "hmc" else {"epochs": 4}
+    sampled = {"hmc": {"epochs": 8, "warmup": 4, "max_tree_depth": 3}, "mclmc": {"epochs": 8, "start": 2, "warmup": 2}}
+    quick = sampled.get(name, {"epochs": 4})
     return registry.posterior(name, Net(mlp(2, [6], outputs)), likelihood or Gaussian(), "small", **quick | settings)
 
 

@@ -67,7 +67,9 @@ IMAGES: dict[str, dict[str, Any]] = {
 TABLE: dict[str, dict[str, Any]] = (
     dict.fromkeys(("noisy-kfac", "noisy-ekfac", "block-tridiagonal"), {"preset": "paper"})
     | {"slang": {"preset": "uci"}, "vogn": PLAIN, "whvi": POWER}
-    | dict.fromkeys(("noisy-adam", "full", "bbb", "tensor-factorised", "mc-dropout", "ensemble", "map"), PLAIN)
+    | dict.fromkeys(
+        ("noisy-adam", "full", "bbb", "tensor-factorised", "mc-dropout", "ensemble", "map", "laplace", "mclmc"), PLAIN
+    )
 )
 POSTERIORS = {"13-50-1": TABLE, "LeNet-5": IMAGES, "ResNet-18": IMAGES}
 

@@ -10,6 +10,7 @@ for a batch D of B examples that count as N examples.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,13 +37,17 @@ class SampledPosterior(Predictive):
     chains: int = 4  # C
 
     whole: ClassVar[bool] = True
-    mixture_error: ClassVar[str] = "a sampler draws from the exact posterior; use more chains instead of a mixture"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_supported()
         if self.draws < 4:
             least = f"at least {self.before + 4}: {self.before} before the draws, and 4 draws"
             raise InputError(f"epochs is {self.epochs}; it must be {least}")
+
+    @abstractmethod
+    def check_supported(self) -> None:
+        """Raise InputError for a network or likelihood that is not supported."""
 
     @property
     def before(self) -> int:

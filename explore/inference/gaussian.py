@@ -83,18 +83,18 @@ class GaussianPosterior(Variational):
         """Return the layers of the network at the mean weights, with S = 1."""
         if not self.over_weights:
             raise InputError(f"{type(self).__name__} has no mean weights: its density is not over weights")
-        return self.layers(state, [m.unsqueeze(1) for m in self.mean_weights(state)])
+        return self.layers(state, [m.unsqueeze(1) for m in self.completed(state, self.gaussian(state)[0])])
 
-    def mean_weights(self, state: State) -> Means:
-        """Return the mean weights of all layers, also of those that the density leaves out."""
-        return self.gaussian(state)[0]
+    def completed(self, state: State, mean: Means) -> Means:
+        """Return the mean weights of all layers, given those of the layers that the density is of."""
+        return mean
 
     def functions(self, state: State, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
         if not self.linearises:
             return super().functions(state, n, rng)
         density = self.gaussian(state)
         changes = drawn(centred(density), n, rng)
-        functions = Functions.around(self.mean_weights(state), state.common.norms.values, changes)
+        functions = Functions.around(self.completed(state, density[0]), state.common.norms.values, changes)
         return LinearisedNet(self.net), (functions,), self.likelihood.sample_noise(state.common.noise, n, rng)
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:

@@ -61,10 +61,10 @@ class HMC(SampledPosterior):
     ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)", "chains": "[1, 1000]", "max_tree_depth": "[1, 30]"}
     pretrained_error: ClassVar[str] = "hmc starts its chains from the prior, not from a module's weights"
     partial: ClassVar[bool] = False  # the log-likelihoods for NumPyro do not handle NaN
+    mixture_error: ClassVar[str] = "hmc samples the exact posterior, so mixing fits adds nothing; use more chains"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _sampler(self)  # raises InputError for unsupported networks and likelihoods
+    def check_supported(self) -> None:
+        _sampler(self)
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
         """Return an initial state with draws from the prior; each chain starts at a different draw."""

@@ -95,8 +95,12 @@ class Laplace(PointEstimate, GaussianPosterior):
     def variances(self, state: LaplaceState) -> tuple[Float[Tensor, "R 1 1"], ...]:
         return tuple(eta[:, None, None] for eta in state.eta.unbind(1))
 
-    def mean_weights(self, state: LaplaceState) -> Means:
-        return tuple(w.squeeze(1) for w in state.weights)
+    def completed(self, state: LaplaceState, mean: Means) -> Means:
+        return *(w.squeeze(1) for w in state.weights[: -len(mean)]), *mean
+
+    @property
+    def tempering(self) -> float:
+        return self.kl_weight
 
     def sample(self, state: LaplaceState, n: int, rng: Rng) -> tuple[Layer, ...]:
         drawn = self.sample_coordinates(state, n, rng)

@@ -63,7 +63,7 @@ class MCLMC(SampledPosterior):
     start: int = 200  # passes of Adam before the chains move
     warmup: int = 120  # updates that tune h and L
     thinning: int = 20  # steps per update
-    chains: int = 8
+    chains: int = 4
     lr: float = 0.01  # Adam's initial learning rate; cosine decay to a tenth
     start_batch: int = 32  # examples per step of Adam
     energy_variance: float = 0.01  # target of the tuning at the end of the warm-up, in nats^2 per dimension
@@ -71,13 +71,13 @@ class MCLMC(SampledPosterior):
     prior_scales: Literal["fixed", "layers", "inputs"] = "layers"  # factors on the prior's deviations that are sampled
     scale_spread: float = 1.0  # standard deviation of the logarithms of these factors
 
+    mixture_error: ClassVar[str] = "mclmc samples the exact posterior, so mixing fits adds nothing; use more chains"
     partial: ClassVar[bool] = False  # missing targets would need a noise posterior for each count
     ranges: ClassVar[dict[str, str]] = {
         "chains": "[1, 1000]", "start": "[0, inf)", "warmup": "[1, inf)", "energy_variance": "(0, 10]"
     }  # fmt: skip
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_supported(self) -> None:
         if self.net.norms:
             raise InputError("mclmc does not support batch norm; use a network without it")
         unknown = self.likelihood.expected(self.likelihood.init(self.net.outputs, 1, Rng(0)))
@@ -221,7 +221,10 @@ class MCLMC(SampledPosterior):
         return prior.prior_rate + 0.5 * copies * prior.squares(out, y).sum(2)
 
 
-PRESETS: dict[str, dict[str, object]] = {"default": {}}
+PRESETS: dict[str, dict[str, object]] = {
+    "default": {},
+    "small": {"epochs": 200, "start": 60, "warmup": 60, "start_batch": 10},
+}
 
 CONTRACT: dict[str, object] = {
     "lively": {"epochs": 16, "start": 2, "warmup": 4, "thinning": 2, "chains": 2},

@@ -46,10 +46,15 @@ class PointEstimate(Predictive):
         noisy = self.noisy_layers(state, batch, rng)
         forward = train_pass(self, state, noisy or state.weights, noise, batch)
         taps = tuple(layer.taps(t) for layer, t in zip(noisy, forward.taps, strict=True)) if noisy else forward.taps
-        decay = 1 / (float(state.common.n_data) * self.trained_with)
+        decay = self.tempering / (float(state.common.n_data) * self.trained_with)
         gradients = adam.loss_gradients(taps, self.penalised(state.weights), decay)
         weights, moving = self.descend(state.weights, gradients, state.moving, numbers(self.turn(step, progress)))
-        return end_update(self, forward, state._replace(weights=weights, moving=moving), state)
+        return end_update(self, forward, state._replace(weights=weights, moving=moving), state, self.tempering)
+
+    @property
+    def tempering(self) -> float:
+        """The weight of the prior in training."""
+        return 1.0
 
     @property
     def trained_with(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ Passes = Callable[[], Iterable[tuple[int, tuple[Taps, ...]]]]
 """Starts a pass over the data, of pairs (number of examples, taps of which F is the mean outer product)."""
 
 
+@runtime_checkable
 class Curvature(Protocol):
     """A structure of F, for layers of the shapes that it was created with."""
 

@@ -62,7 +62,7 @@ class PointEstimate(Predictive):
         assert not isinstance(self.prior_variance, str)
         return self.prior_variance
 
-    def noisy_layers(self, state: PointState, batch: Batch, rng: Rng) -> tuple[Any, ...]:
+    def noisy_layers(self, state: State, batch: Batch, rng: Rng) -> tuple[Any, ...]:
         """Return random layers for training, such as `Masked`, or () to train the weights without noise."""
         return ()
 

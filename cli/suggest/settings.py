@@ -109,11 +109,8 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         name, preset, settings = new.name, new.preset, new.settings
         settings = settings if preset == presets.BY_ROWS else registry.complete(new.make, settings)
     model = {"posterior": name, "preset": preset, "posterior_settings": settings}
-    return (
-        model
-        | _noise(options, old, by_part["likelihood"], task, preset)
-        | _rule(options, old, by_part["acquisition"], goal)
-    )
+    model |= _noise(options, old, by_part["likelihood"], task, preset)
+    return model | _rule(options, old, by_part["acquisition"], goal)
 
 
 def _noise(

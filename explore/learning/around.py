@@ -103,7 +103,7 @@ def refined(model: FittedModel, x: Any, y: Any = None, epochs: int = 5, **settin
     moments = kronecker_moments(rule, lambda: whole.curvature_taps(model.state, list(_parts(data)), rng), rng)
     start = new.init(len(pool.x), 1, rng)
     start = start._replace(common=start.common._replace(noise=model.state.common.noise))
-    state = new.started(start, whole.gaussian(model.state)[0], moments)
+    state = new.started(start, tuple(w.squeeze(1) for w in model.state.weights), moments)
     state = last_epoch(new, *data, rng, state=state).state
     return replace(model, posterior=new, state=state)
 

@@ -12,7 +12,7 @@ layer then maximises the evidence (equation 5 of Daxberger et al.),
 
     log p(D) = log p(D | M) - 1/2 sum_l [|M_l|^2 / eta_l + log |I + eta_l N F_l|]
 
-Predictions are of the network linearised at M. With layers="last", all other layers are held at M.
+Predictions are of the network linearised at M. With subset="last", all other layers are held at M.
 """
 
 from __future__ import annotations
@@ -94,6 +94,9 @@ class Laplace(PointEstimate, GaussianPosterior):
 
     def variances(self, state: LaplaceState) -> tuple[Float[Tensor, "R 1 1"], ...]:
         return tuple(eta[:, None, None] for eta in state.eta.unbind(1))
+
+    def at_mean(self, state: LaplaceState) -> tuple[Layer, ...]:
+        return self.layers(state, state.weights)  # without the factor of the density
 
     def completed(self, state: LaplaceState, mean: Means) -> Means:
         return *(w.squeeze(1) for w in state.weights[: -len(mean)]), *mean

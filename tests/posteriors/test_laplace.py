@@ -144,6 +144,12 @@ def test_last_layer_has_the_block_of_the_full_matrix_and_the_rest_stays():
     torch.testing.assert_close(out.mean(1), expected.mean[:, :4], rtol=0, atol=0.1)
 
 
+def test_refinement_starts_from_any_structure_of_the_last_layer():
+    module, x, y = trained()
+    model = explore.laplace(module, x, y, structure="full", layers="last")
+    assert explore.refined(model, x, y, epochs=1).predict(x).mean.isfinite().all()
+
+
 @pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()])
 def test_probit_is_near_the_average_over_samples(likelihood):
     net = NET if isinstance(likelihood, Categorical) else Net(mlp(3, [4], 1))

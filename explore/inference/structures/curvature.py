@@ -34,10 +34,10 @@ class Curvature(Protocol):
 
 def shares(passes: Passes) -> Iterator[tuple[float, tuple[Taps, ...]]]:
     """Yield the taps of each batch, and the weight with which they enter a running mean over examples."""
-    seen = 0
+    examples = 0
     for count, taps in passes():
-        seen += count
-        yield count / seen, taps
+        examples += count
+        yield count / examples, taps
 
 
 def running(old: Means | None, new: Means, share: float) -> Means:

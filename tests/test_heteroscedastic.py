@@ -1,5 +1,7 @@
 """Noise that depends on the input, through training, predictions, commands and estimators."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from explore.inference.predict import Predictor
 from explore.inference.updates import steps
 from explore.learning import build
 from explore.learning.fit import last_epoch
+from explore.learning.scaling import resolution
 from explore.nets.likelihoods import Heteroscedastic, PartialHeteroscedastic
 from explore.nets.net import Net, mlp
 
@@ -32,6 +35,44 @@ def test_targets_are_normal_with_a_bounded_deviation():
     torch.testing.assert_close(likelihood.variance(TAU, OUT), deviation**2)
     extreme = torch.tensor([0.0, 1e4]).double().expand(1, 1, 1, 2)
     assert float(likelihood.variance(TAU[:1, :1, :1], extreme)) == pytest.approx(np.exp(4) / float(TAU[0, 0, 0]))
+
+
+def test_rounded_targets_take_the_mean_log_density_over_their_cells():
+    likelihood = Heteroscedastic(resolution=(0.4, 0.0))
+    inside = ((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000 - 0.5).view(-1, 1, 1, 1, 1)
+    cells = Y + inside * torch.tensor([0.4, 0.0], dtype=torch.float64)
+    expected = torch.stack([Heteroscedastic().log_prob(TAU, OUT, y) for y in cells]).mean(0)
+    torch.testing.assert_close(likelihood.log_prob(TAU, OUT, Y), expected, rtol=1e-6, atol=1e-6)
+    free = OUT.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(likelihood.log_prob(TAU, free, Y).sum(), free)
+    torch.testing.assert_close(likelihood.score(TAU, OUT, Y), gradient)
+    gone = torch.where(RNG.uniform(R, 1, B, M) < 0.4, torch.nan, Y)
+    partial, exact = PartialHeteroscedastic(resolution=(0.4, 0.0)), PartialHeteroscedastic()
+    lost = TAU.unsqueeze(2) * (-2 * likelihood.log_deviation(OUT)).exp() * torch.tensor([0.16, 0.0]).double() / 24
+    less = (lost * ~gone.isnan()).sum(-1)
+    torch.testing.assert_close(partial.log_prob(TAU, OUT, gone), exact.log_prob(TAU, OUT, gone) - less)
+    assert likelihood.exact == Heteroscedastic()
+    with pytest.raises(InputError, match="likelihood.resolution has 1 values, but there are 2 targets"):
+        Heteroscedastic(resolution=(1.0,)).squares(OUT, Y)
+
+
+def test_the_resolution_is_found_in_the_targets():
+    y = np.stack([np.arange(30) // 3, np.linspace(0, 1, 30), np.r_[np.arange(28) % 4 * 0.5, 0.3, np.nan]], 1)
+    expected = [1 / y[:, 0].std(), 0, 0.2 / np.nanstd(y[:, 2])]
+    np.testing.assert_allclose(resolution(y), expected)
+
+
+def test_rounded_targets_keep_a_deviation_and_predictions_are_densities():
+    """Each x has one whole number. Without the resolution, the deviation shrinks to nothing."""
+    x = np.repeat(np.arange(6.0), 20)[:, None]
+    y = np.repeat([0.0, 1, 0, 2, 1, 3], 20)
+    settings = {"likelihood": "heteroscedastic", "epochs": 300, "random_state": 0}
+    model = explore.BayesianRegressor(**settings).fit(x, y)
+    likelihood: Any = model.model_.posterior.likelihood
+    assert likelihood.resolution == pytest.approx((1 / y.std(),))
+    rounded = model.predict(x, return_std=True)[1]
+    exact = explore.BayesianRegressor(noise={"resolution": ()}, **settings).fit(x, y).predict(x, return_std=True)[1]
+    assert exact.mean() < 0.1 < 0.25 < rounded.mean() < 0.4
 
 
 def test_an_odd_number_of_outputs_is_refused():

@@ -68,7 +68,7 @@ TEST, TEST_IMAGES = 100, 1000  # default numbers of test points
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options."""
-    common, _ = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
+    common, data = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
     if common.net and options["hidden"]:
         raise InputError("--hidden applies to tables only. For images use --net and -p net.KEY=VALUE")
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
@@ -85,12 +85,12 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     rule = registry.configured("acquisitions", options["acquisition"], texts["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)
     scatter = registry.parse(noise, texts["likelihood"])
-    own_noise = build.noise_of(noise, presets.noise_for(posterior.preset))
+    own_noise = build.noise_of(noise, {} if by_rows else presets.noise_for(posterior.preset), data.y)
     settings = Settings(
         **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
         posterior_settings=posterior.settings if by_rows else registry.complete(posterior.make, posterior.settings),
         acquisition_settings=registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
-        likelihood_settings=scatter if by_rows else registry.complete(noise, own_noise | scatter),
+        likelihood_settings=own_noise | scatter if by_rows else registry.complete(noise, own_noise | scatter),
         test_size=options["test_size"] or (TEST_IMAGES if common.net else TEST),
         standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
         targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,

@@ -179,7 +179,8 @@ class Experiment:
         reliability = compare.reliability(predictor, self.splits.test_x, self.splits.test_y)
         bands = boundary = None
         if s.figures:
-            gaussian = Gaussian() if self.dataset.classes else posterior.likelihood
+            likelihood = posterior.likelihood
+            gaussian = Gaussian() if self.dataset.classes else getattr(likelihood, "exact", likelihood)
             bands, boundary = joblib.Parallel(n_jobs=min(s.jobs, 2))(
                 (
                     joblib.delayed(toys.bands)(posterior, gaussian, s.hidden, self.rng, s.samples),

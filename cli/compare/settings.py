@@ -55,7 +55,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
                 raise InputError(f"--grid has {label} twice. List each value once")
             posteriors[label] = candidate
     preset = options["preset"]
-    prior = build.noise_of(noise, presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows))
+    weak = presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
+    prior = build.noise_of(noise, weak, data.y)
     return Settings(
         **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
         figures=options["figures"] and not options["grid"],

@@ -123,7 +123,8 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     """
     data = _dataset(table, rows, settings)
     transform = _transform(table, rows, settings, data.y)
-    chosen, noise = problem.for_rows(settings, len(data.x))
+    y = transform.apply(data.y) if settings.task == "regression" else data.y
+    chosen, noise = problem.for_rows(settings, len(data.x), y)
     posterior_settings = {**chosen, "epochs": settings.epochs or _epochs(len(data.x), chosen)}
     partly = np.flatnonzero(np.isnan(data.y).any(1)).tolist() if settings.task == "regression" else []
 
@@ -147,7 +148,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
         posterior(f"partial-{likelihood}") if partly else plain, x, [rule], allowed=candidates, cost=cost,
         seed=settings.seed, samples=settings.samples, standardise="pool", device=device,
     )  # fmt: skip
-    learner.tell(labelled, transform.apply(data.y) if settings.task == "regression" else data.y)
+    learner.tell(labelled, y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FailedFitWarning)  # raised as Failure below
         for epoch in learner.fit():

@@ -131,6 +131,8 @@ def _noise(
         noise = {**old.likelihood_settings, **noise}
     elif preset != presets.BY_ROWS:
         noise = registry.complete(kind, presets.noise_for(preset) | noise)
+        if "resolution" not in texts:  # of the measurements, see `build.for_rows`
+            noise.pop("resolution", None)
     return {"likelihood": name, "likelihood_settings": noise}
 
 

@@ -26,10 +26,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.driver import experiment, run_missing, split
-from experiments.table_defaults.run import REPORTED
-from explore.core.rng import Rng
-from explore.data import load
+from experiments.driver import experiment, run_missing
+from experiments.sampling import data
 from explore.learning.compare import Splits
 
 WORKER = Path(__file__).with_name("bde_worker.py")
@@ -37,12 +35,6 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "OMP_NUM_THREADS": "1",
     "NPROC": "1", "JAX_PLATFORMS": "cpu", "TQDM_DISABLE": "1",
 }  # fmt: skip
-
-
-def part(name: str, number: int, rows: int | None) -> Splits:
-    """Return one standard split, from 1, with at most this number of training rows; their order is random."""
-    parts = split(load(name), slice(number - 1, number), Rng(0))
-    return parts._replace(x=parts.x[:, :rows], y=parts.y[:, :rows])
 
 
 def predict(python: Path, parts: Splits) -> tuple[Tensor, Tensor, float]:
@@ -74,18 +66,19 @@ def scores(mean: Tensor, std: Tensor, y: Tensor, scale: float) -> dict[str, floa
 
 
 @experiment(__file__)
-@click.argument("sets", nargs=-1, required=True, type=click.Choice(list(REPORTED)))
+@click.argument("sets", nargs=-1, required=True, type=click.Choice([*data.SETS, *data.OTHERS]))
 @click.option("--python", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True, help="Of bde.")
 @click.option("--splits", type=click.IntRange(min=1), default=10, show_default=True, help="Of each set.")
-@click.option("--rows", type=click.IntRange(min=2), help="Training rows of each split.  [default: all]")
-def main(sets: tuple[str, ...], python: Path, splits: int, rows: int | None, out: Path) -> None:
+@data.rows
+@data.tables
+def main(sets: tuple[str, ...], python: Path, splits: int, rows: int | None, tables: Path | None, out: Path) -> None:
     """Run what is missing."""
     python = python.absolute()  # not resolved: a virtual environment is found by its link
-    sizes = {name: part(name, 1, rows).x.shape[1] for name in sets}
-    cells = [(name, number, size) for name, size in sizes.items() for number in range(1, splits + 1)]
+    loaded = {name: data.table(name, tables) for name in sets}
+    cells = [(name, number, data.size(one, rows)) for name, one in loaded.items() for number in range(1, splits + 1)]
 
     def run(name: str, number: int, size: int) -> pd.DataFrame:
-        one = part(name, number, size)
+        one = data.parts(loaded[name], slice(number - 1, number), size)
         assert one.scale is not None  # these sets are regressions
         mean, std, cpu = predict(python, one)
         found = scores(mean, std, one.test_y[0, :, 0].double(), float(one.scale))

@@ -4,47 +4,64 @@
 
 Splits 1 to 10 of the UCI sets, five as the replicas of one fit, on one thread. `five fits` and `five fits, input noise`
 have the recommended settings of noisy K-FAC and one layer of 50 ReLU. `mclmc` is the sampler's default with that
-layer; with `input noise` its network is 24-24 ReLU. Settings were chosen on validation parts of the splits 21 to 25.
-Scores are of the mixture of all draws; `coverage_90` is the share of targets in its central 90 % interval, and `cpu`
-the seconds of fit and prediction. `experiments.sampling.bde` adds the rows of bde. Writes results/ours.csv, a line per
-set, method and split; what is there is not run again.
+layer; with `input noise` its network is 24-24 ReLU. `fixed prior` has no scales of layers, as `NUTS`, our posterior
+`hmc` with the same layer of 50. Settings were chosen on validation parts of the splits 21 to 25. Scores are of the
+mixture of all draws; `coverage_90` is the share of targets in its central 90 % interval, `r_hat` the median of split
+R-hat over predictions at test points, and `cpu` the seconds of fit and prediction. `experiments.sampling.bde` adds the
+rows of bde. Writes results/ours.csv, a line per set, number of training rows, method and split; what is there is not
+run again.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.driver import Key, check, experiment, names, run_missing, split, write
-from experiments.table_defaults.run import NOISE, table
+from experiments.driver import Key, check, experiment, names, run_missing, write
+from experiments.sampling import data
+from experiments.table_defaults.run import NOISE
 from experiments.tables import markdown, mean_se, paired, sections
 from explore import registry
 from explore.core.rng import Rng
+from explore.inference.draws import SampledPosterior, split_r_hat
 from explore.inference.predict import Predictor
 from explore.inference.presets import recommended_settings
 from explore.learning.compare import Splits
 from explore.learning.fit import last_epoch
+from explore.learning.scaling import resolution
 from explore.nets.likelihoods import Heteroscedastic
 from explore.nets.net import Net, mlp
 
 HERE = Path(__file__).parent
-SETS = ("boston", "concrete", "energy", "wine", "yacht", "kin8nm", "naval", "power", "protein")
 INPUT_NOISE = Heteroscedastic(prior_shape=1.0, prior_rate=0.01)
-METHODS: dict[str, tuple[str, tuple[int, ...], Any, dict[str, int]]] = {
+METHODS: dict[str, tuple[str, tuple[int, ...], Any, dict[str, Any]]] = {
     "five fits": ("noisy-kfac", (50,), NOISE, {"members": 5}),
     "five fits, input noise": ("noisy-kfac", (50,), INPUT_NOISE, {"members": 5}),
     "mclmc": ("mclmc", (50,), NOISE, {}),
+    "mclmc, fixed prior": ("mclmc", (50,), NOISE, {"prior_scales": "fixed"}),
+    "NUTS": ("hmc", (50,), NOISE, registry.settings_in(registry.find("posteriors", "hmc"), "default")),
     "mclmc, input noise": ("mclmc", (24, 24), INPUT_NOISE, {}),
     "mclmc, input noise, 8 chains": ("mclmc", (24, 24), INPUT_NOISE, {"chains": 8}),
 }
 TOGETHER, DRAWS = 5, 1000  # splits in one fit, and networks that predict
+TAGS = {"log_likelihood": "Log-likelihood", "rmse": "RMSE", "coverage_90": "Coverage of 90 %"}
+
+
+def likelihood_of(template: Any, y: np.ndarray) -> Any:
+    """The likelihood, with the resolution of targets y if it takes one."""
+    if not hasattr(template, "resolution"):
+        return template
+    return replace(template, resolution=resolution(y))
 
 
 def coverage(predictor: Predictor, x: Tensor, y: Tensor, level: float = 0.9) -> Tensor:
@@ -53,10 +70,20 @@ def coverage(predictor: Predictor, x: Tensor, y: Tensor, level: float = 0.9) -> 
     return ((below - 0.5).abs() <= level / 2).double().mean((1, 2))
 
 
-def scores(method: str, parts: Splits) -> pd.DataFrame:
-    """A line per split."""
-    name, hidden, likelihood, more = METHODS[method]
-    rng, outputs = Rng(0), likelihood.outputs_per_target
+def agreement(posterior: Any, state: Any, x: Tensor) -> Tensor | float:
+    """The median of split R-hat over predictions at points x, [R]; NaN for a posterior without chains."""
+    if not isinstance(posterior, SampledPosterior):
+        return math.nan
+    mean = posterior.likelihood.mean(posterior.net.output(state.weights, x[:, :100]))[..., 0]
+    of_points = mean.unflatten(1, (posterior.draws, posterior.chains)).unbind(3)
+    return torch.stack(list(map(split_r_hat, of_points))).median(0).values
+
+
+def scores(method: str, parts: Splits, y: np.ndarray) -> pd.DataFrame:
+    """A line per split, for a data set with targets y."""
+    name, hidden, template, more = METHODS[method]
+    likelihood, rng = likelihood_of(template, y), Rng(0)
+    outputs = likelihood.outputs_per_target
     kind = "gaussian" if outputs == 1 else "heteroscedastic"
     cls = registry.find("posteriors", name)
     settings = recommended_settings(cls, parts.x.shape[1], units=max(hidden), likelihood=kind).settings | more
@@ -68,27 +95,29 @@ def scores(method: str, parts: Splits) -> pd.DataFrame:
     found = predictor.evaluate(parts.test_x, parts.test_y, parts.scale)
     cpu = (time.process_time() - begin) / len(parts.x)
     found |= {"coverage_90": coverage(predictor, parts.test_x, parts.test_y)}
-    tags = ("log_likelihood", "rmse", "coverage_90")
-    return pd.DataFrame({tag: found[tag].numpy() for tag in tags} | {"cpu": cpu})
+    columns = {tag: found[tag].numpy() for tag in TAGS} | {"r_hat": agreement(posterior, state, parts.test_x)}
+    return pd.DataFrame(columns | {"cpu": cpu})
 
 
 def summary(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     """A table per score: means over the splits, and differences from bde on the same splits."""
     rows = pd.concat([ours, theirs.assign(method="bde")])
-    sets, methods = [name for name in SETS if name in set(rows.set)], [*METHODS, "bde"]
+    most = rows.groupby("set").rows.transform("max")
+    rows["set"] = rows.set.where((rows.rows == most), rows.set + ", " + rows.rows.astype(str))
+    ranks = {name: i for i, name in enumerate([*data.SETS, *data.OTHERS])}
+    sets = sorted(set(rows.set), key=lambda name: (", " in name, ranks[name.split(", ")[0]], name))
+    methods = [m for m in [*METHODS, "bde"] if m in set(rows.method)]
     made = {}
-    for tag, title in {"log_likelihood": "Log-likelihood", "rmse": "RMSE", "coverage_90": "Coverage of 90 %"}.items():
+    for tag, title in TAGS.items():
         cells = rows.pivot_table(values=tag, index="split", columns=["set", "method"])
-        present = [m for m in methods if any((name, m) in cells for name in sets)]
         each = [
-            [m, *(mean_se(cells[name, m].dropna()) if (name, m) in cells else "" for name in sets)] for m in present
+            [m, *(mean_se(cells[name, m].dropna()) if (name, m) in cells else "" for name in sets)] for m in methods
         ]
         made[title] = markdown(["method", *sets], each)
     cells = rows.pivot_table(values="log_likelihood", index="split", columns=["set", "method"])
-    apart = [
-        [m, *(paired((cells[s, m] - cells[s, "bde"]).dropna()) if (s, m) in cells else "" for s in sets)]
-        for m in METHODS if any((s, m) in cells for s in sets)
-    ]  # fmt: skip
+    both = [[m, *((cells[s, m] - cells[s, "bde"]).dropna() if {(s, m), (s, "bde")} <= {*cells} else [] for s in sets)]
+            for m in METHODS]  # fmt: skip
+    apart = [[m, *(paired(v) if len(v) > 1 else "" for v in values)] for m, *values in both if any(map(len, values))]
     made["Log-likelihood, difference from bde"] = markdown(["method", *sets], apart)
     cpu = rows.pivot_table(values="cpu", index="method", columns="set").reindex(methods)[sets]
     seconds = [
@@ -99,27 +128,28 @@ def summary(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
 
 
 @experiment(__file__)
-@names("--sets", "set", SETS)
+@names("--sets", "set", [*data.SETS, *data.OTHERS], data.SETS)
 @names("--methods", "method", [name.replace(", ", "+") for name in METHODS])
 @click.option("--splits", default=10, help="Of each set.")
-@click.option("--rows", default=0, help="Training rows of each split; 0: all.")
-def main(sets: list[str], methods: list[str], splits: int, rows: int, out: Path) -> None:
+@data.rows
+@data.tables
+def main(sets: list[str], methods: list[str], splits: int, rows: int | None, tables: Path | None, out: Path) -> None:
     """Run what is missing."""
+    loaded = {name: data.table(name, tables) for name in sets}
 
     def cells() -> Iterator[Key]:
         for name in sets:
             for method in methods:
                 for first in range(1, splits + 1, TOGETHER):
-                    yield name, method.replace("+", ", "), first
+                    yield name, data.size(loaded[name], rows), method.replace("+", ", "), first
 
-    def run(name: str, method: str, first: int) -> pd.DataFrame:
+    def run(name: str, size: int, method: str, first: int) -> pd.DataFrame:
         last = min(first + TOGETHER - 1, splits)
-        parts = split(table(name), slice(first - 1, last), Rng(0))
-        if rows:
-            parts = parts._replace(x=parts.x[:, :rows], y=parts.y[:, :rows])
-        return scores(method, parts).assign(split=range(first, last + 1))
+        parts = data.parts(loaded[name], slice(first - 1, last), size)
+        return scores(method, parts, loaded[name].y).assign(split=range(first, last + 1))
 
-    frame = run_missing(out / "ours.csv", ["set", "method", "first"], cells(), run, ["log_likelihood", "rmse", "cpu"])
+    key = ["set", "rows", "method", "first"]
+    frame = run_missing(out / "ours.csv", key, cells(), run, ["log_likelihood", "rmse", "cpu"])
     if (theirs := out / "bde.csv").exists():
         write(out / "table.md", summary(frame, pd.read_csv(theirs)))
 

@@ -155,6 +155,14 @@ class Predictive(Checked, ABC):
         """
         return state
 
+    def carried(self, state: State) -> Any:
+        """Return what a later fit to more examples starts from, a tree of tensors; None: it starts from scratch."""
+        return None
+
+    def continued(self, state: State, carried: Any) -> tuple[State, int]:
+        """Return a new initial state with the `carried` values, and the number of epochs that it lets the fit skip."""
+        return state, 0
+
     @abstractmethod
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
         """Return layers with n joint weight samples, or all if there are fewer. All inputs share these samples."""

@@ -79,7 +79,7 @@ class Predictor:
     def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
         """Create a predictor from n joint samples of weights and noise, or from all if the posterior has fewer."""
         net, layers, noise = posterior.functions(state, n, rng)
-        return Predictor(net, posterior.likelihood, layers, noise)
+        return Predictor(net, getattr(posterior.likelihood, "exact", posterior.likelihood), layers, noise)
 
     def stretched(self, factor: Float[Tensor, " R"]) -> Predictor:
         """Return a predictor whose predictive variance is scaled by `factor`, with the same mean."""

@@ -12,6 +12,7 @@ from explore import registry
 from explore.core.errors import InputError, check_settings, listed
 from explore.inference import presets
 from explore.inference.base import Predictive
+from explore.learning.scaling import resolution
 from explore.nets import zoo
 from explore.nets.net import Net, mlp
 from explore.runs.recorded import Values
@@ -59,22 +60,23 @@ def posterior(
     return result
 
 
-def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
-    """Return the posterior's and the likelihood's settings of `run`, given the number of training rows."""
-    settings, noise = run.posterior_settings, run.likelihood_settings
+def for_rows(run: Any, rows: int, y: Any = None) -> tuple[Values, Values]:
+    """Return the posterior's and the likelihood's settings of `run`, given the number of training rows and targets."""
+    settings, prior = run.posterior_settings, dict[str, Any]()
+    kind = run.likelihood or ("gaussian" if run.task == "regression" else "categorical")
     if run.preset == presets.BY_ROWS:
         cls = registry.find("posteriors", run.posterior)
-        units, kind = max(run.hidden), run.likelihood or ("gaussian" if run.task == "regression" else "categorical")
-        chosen = presets.recommended_settings(cls, rows, task=run.task, units=units, likelihood=kind)
-        settings = registry.complete(cls, chosen.settings | dict(settings))
-        likelihood = registry.find("likelihoods", kind)
-        noise = registry.complete(likelihood, noise_of(likelihood, chosen.noise) | dict(noise))
-    return settings, noise
+        chosen = presets.recommended_settings(cls, rows, task=run.task, units=max(run.hidden), likelihood=kind)
+        settings, prior = registry.complete(cls, chosen.settings | dict(settings)), chosen.noise
+    likelihood = registry.find("likelihoods", kind)
+    return settings, registry.complete(likelihood, noise_of(likelihood, prior, y) | dict(run.likelihood_settings))
 
 
-def noise_of(likelihood: Any, prior: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recommended prior of the noise, or {} for a likelihood without one."""
-    return dict(prior) if "prior_shape" in registry.settings_of(likelihood) else {}
+def noise_of(likelihood: Any, prior: Mapping[str, Any], y: Any = None) -> dict[str, Any]:
+    """Return the recommended settings of a likelihood: a prior of the noise, and the resolution of targets y [n, M]."""
+    allowed = registry.settings_of(likelihood)
+    settings = dict(prior) if "prior_shape" in allowed else {}
+    return settings | ({} if y is None or "resolution" not in allowed else {"resolution": resolution(y)})
 
 
 def dense(widths: Sequence[int]) -> nn.Module:

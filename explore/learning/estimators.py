@@ -145,15 +145,15 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         kind = registry.find("likelihoods", self.likelihood or "gaussian")
         if kind.discrete:
             raise InputError(f"likelihood={shown(self.likelihood)} is for classes. Use BayesianClassifier")
-        allowed, noise = registry.settings_of(kind), build.noise_of(kind, prior) | dict(self.noise or {})
+        allowed, noise = registry.settings_of(kind), dict(self.noise or {})
         if unknown := sorted(noise.keys() - allowed):
             raise one_of("setting of the noise", unknown[0], allowed)
         if self.target_transform not in KINDS:
             raise one_of("target_transform", self.target_transform, KINDS)
         targets = y.reshape(len(x), -1).astype(np.float64)
         self.transform_ = Transform.fit(self.target_transform, targets)
-        outputs = targets.shape[1] * getattr(kind, "outputs_per_target", 1)
-        self._fit(x, self.transform_.apply(targets), kind(**noise), outputs)
+        scores, outputs = self.transform_.apply(targets), targets.shape[1] * getattr(kind, "outputs_per_target", 1)
+        self._fit(x, scores, kind(**(build.noise_of(kind, prior, scores) | noise)), outputs)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803

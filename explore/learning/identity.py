@@ -24,6 +24,7 @@ SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the inputs whose outputs identify a n
 OUTPUTS = 8  # at each scale
 CLOSE, CLOSE_AMP = 1e-3, 0.05  # relative to the largest; rounding depends on the processor, above all in bfloat16
 BYTES = 16  # of a point's fingerprint
+OF_LABELS = ("epochs", "likelihood.resolution")  # settings that may depend on the labels
 
 
 def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
@@ -49,12 +50,12 @@ def alike(net: Network, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
 
 
 def described(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield pairs (name, text) that describe a posterior, one for each part and each setting except `epochs`."""
+    """Yield pairs (name, text) that describe a posterior, one for each part and each setting not in `OF_LABELS`."""
     if is_dataclass(value) and not isinstance(value, type):
         yield name, type(value).__name__
         for f in fields(value):
             inner = f.name if name == "posterior" else f"{name}.{f.name}"  # also for a mixture's posterior
-            if f.init and inner != "epochs":  # these may depend on the number of labels
+            if f.init and inner not in OF_LABELS:
                 yield from described(inner, getattr(value, f.name))
     else:
         yield name, _text(value)

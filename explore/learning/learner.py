@@ -46,7 +46,8 @@ class ActiveLearner:
     """An active learner: it fits a posterior to the labels so far, and chooses the next points of a pool to label.
 
     Args:
-        posterior: the posterior, fitted from scratch after every `tell`.
+        posterior: the posterior, fitted after every `tell`: from scratch or, with `mclmc`, from the chains of the last
+            fit.
         x: [P, ...] inputs of all points, labelled or not.
         acquisitions: one rule (or its name) per arm. The arms share everything else, including random numbers.
         trials: independent repetitions; R = trials * len(acquisitions).
@@ -101,6 +102,7 @@ class ActiveLearner:
         self.x, self.replicas = self._pool.x, self._pool.replicas
         self._cost = None if cost is None else self._prices(cost)
         self._fitted: Fitted | None = None
+        self._carried: Any = None  # from the last fit to fewer labels, see `Predictive.carried`
 
     @property
     def labelled(self) -> Int[Tensor, "R n"]:
@@ -126,6 +128,8 @@ class ActiveLearner:
                 NaN marks outputs of a point that were not measured.
         """
         self._pool.tell(indices, y)
+        if self._fitted is not None:
+            self._carried = self.posterior.carried(self._fitted.state)
         self._renew()
 
     def fit(self) -> Iterator[Epoch]:
@@ -136,8 +140,12 @@ class ActiveLearner:
         epoch = None
         shards = streams(self.rng.stream("fit", self.round), self.jobs)
         at = stops(self.posterior.epochs, STOPS)
+        state, done = None, 0
+        if self._carried is not None:
+            state, done = self.posterior.continued(self._initial, self._carried)
         # The few labels are not divided: every process repeats the same fit, and then scores its part of the pool.
-        for epoch in parallel.alone(sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at)):
+        fits = sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at, done, state)
+        for epoch in parallel.alone(fits):
             yield epoch
         assert epoch is not None
         if failed := int((~epoch.state.common.alive).sum()):
@@ -212,16 +220,28 @@ class ActiveLearner:
         return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the labels so far; the constructor's arguments, including the seed, determine everything else."""
-        return self._pool.state_dict()
+        """Return the labels so far, and the chains of a sampler. The constructor's arguments determine the rest."""
+        carried = {} if self._carried is None else tree.save({"carried": self._carried})
+        return self._pool.state_dict() | carried
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Resume from the `state_dict` of a learner with the same points (in any order) and the same arguments."""
         self._pool.load_state_dict(saved)
         self._renew()
+        own = {name: t.to(self.rng.device) for name, t in saved.items() if name.startswith("carried.")}
+        like = {"carried": self.posterior.carried(self._initial)}
+        self._carried = tree.restore(like, own)["carried"] if own else None
 
     def _renew(self) -> None:
-        self._fitted, self.posterior = None, self._posterior_for(self.labelled.shape[1])
+        old, self._fitted, self.posterior = self.posterior, None, self._posterior_for(self.labelled.shape[1])
+        if self.posterior is not old:  # whose chains may have other shapes
+            self._carried = None
+
+    @property
+    def _initial(self) -> State:
+        """The initial state of a fit to all labels so far."""
+        n = self.labelled.shape[1]
+        return self.posterior.init(n, self.replicas, self.rng.stream("fit", self.round))
 
     def _prices(self, cost: Any) -> Float[Tensor, " P"]:
         """Check the costs of labels, and that every rule uses costs; return them as a tensor."""

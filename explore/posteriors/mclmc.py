@@ -13,6 +13,10 @@ updates that tune the step size h and the decoherence length L of each chain; an
 draws. Each update takes `thinning` steps of `explore.inference.updates.microcanonical`, of two gradients each. Steps
 are not corrected by acceptance: `energy_variance`, the variance of the energy error per dimension to which h is tuned,
 trades bias for speed. During the warm-up its target falls geometrically from 0.5.
+
+Of more than `step_batch` examples, every fourth step draws this number at random (Sommer et al.: Can Microcanonical
+Langevin Dynamics Leverage Mini-Batch Gradient Noise?, 2026). Each step follows the scaled log-likelihood of its batch,
+so that the energy error is still that of the integration alone; draws are wider than those of full batches.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from explore.inference.updates.steps import settle
 from explore.nets.dense import output_of
 
 SIZE = 1e-3  # initial step size over sqrt(d)
+ADAM, RENEWED = 100, 4  # the largest number of steps of Adam per update, and steps of a chain with the same batch
 EXPLORE = 0.5  # target of the energy variance at the start of the warm-up, for long steps
 PROBES = 32  # training examples at which the draws of the chains are compared
 
@@ -66,6 +71,7 @@ class MCLMC(SampledPosterior):
     chains: int = 4
     lr: float = 0.01  # Adam's initial learning rate; cosine decay to a tenth
     start_batch: int = 32  # examples per step of Adam
+    step_batch: int = 4096  # the largest number of examples per step of the chains
     energy_variance: float = 0.01  # target of the tuning at the end of the warm-up, in nats^2 per dimension
     prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number
     prior_scales: Literal["fixed", "layers", "inputs"] = "layers"  # factors on the prior's deviations that are sampled
@@ -122,6 +128,15 @@ class MCLMC(SampledPosterior):
         nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
         return settle(new._replace(common=shared, weights=kept, scales=scales), state), {"nll": nll} | info
 
+    def carried(self, state: MCLMCState) -> tuple[Chains, Tuning]:
+        return state.chains, state.tuning
+
+    def continued(self, state: MCLMCState, carried: tuple[Chains, Tuning]) -> tuple[MCLMCState, int]:
+        """Let the chains move on, with only the last quarter of the warm-up."""
+        done = self.before - math.ceil(self.warmup / 4)
+        shared = state.common._replace(step=torch.full_like(state.common.step, done))
+        return state._replace(common=shared, chains=carried[0], tuning=carried[1]), done
+
     def finish(self, state: MCLMCState, batches: Iterable[Batch], rng: Rng) -> MCLMCState:
         """Compare the predictions of the draws at the first examples, with split R-hat and effective sample sizes."""
         x = next(iter(batches)).x[:, :PROBES]
@@ -138,7 +153,7 @@ class MCLMC(SampledPosterior):
         """Take one pass of Adam over the batch."""
         (replicas, examples), step = batch.x.shape[:2], int(state.common.step)
         rows = torch.arange(replicas, device=batch.x.device).unsqueeze(1)
-        parts = rng.permutation(replicas, examples).tensor_split(max(1, round(examples / self.start_batch)), 1)
+        parts = rng.permutation(replicas, examples).tensor_split(max(1, round(examples / self.start_batch)), 1)[:ADAM]
         position, moving = state.chains.position, state.moving
         lr = self.lr * (0.1 + 0.9 * adam.cosine(step / self.start))
         for i, part in enumerate(parts):
@@ -149,19 +164,31 @@ class MCLMC(SampledPosterior):
 
     def _moved(self, state: MCLMCState, batch: Batch, rng: Rng) -> tuple[MCLMCState, Info]:
         """Move the chains by `thinning` steps, and tune these during the warm-up."""
-        density, begun = partial(self.density, state.common, batch), int(state.common.step) - self.start
-        chains, restarted = microcanonical.begun(density, state.chains)
-        tuning, squares = state.tuning, torch.zeros_like(chains.log_density)
-        undone = torch.zeros_like(squares)
+        begun, chains, tuning = int(state.common.step) - self.start, state.chains, state.tuning
+        squares, undone, restarted = torch.zeros(3, *chains.log_density.shape).to(chains.log_density)
+        batches = self._batches(batch, rng)
         for i in range(self.thinning):
+            if i % RENEWED == 0 and len(batches) > 1 or i == 0:
+                density = partial(self.density, state.common, batches[i // RENEWED % len(batches)])
+                chains, lost = microcanonical.begun(density, chains)
+                restarted = restarted + lost.to(restarted)
             chains, error, failed = microcanonical.step(density, chains, tuning, rng)
             tuning = self._tuned(tuning, chains, error, failed, (begun + i / self.thinning) / self.warmup)
             squares = squares + torch.where(failed, 0, error.square()).squeeze(2)
             undone = undone + failed.squeeze(2).to(undone)
         variance = squares / (self.thinning * chains.position.shape[2])
         info = {"energy_variance": variance, "undone": undone / self.thinning, "step_size": tuning.size.squeeze(2)}
-        info["restarted"] = restarted.to(variance)
+        info["restarted"] = restarted
         return state._replace(chains=chains, tuning=tuning), {name: value.mean(1) for name, value in info.items()}
+
+    def _batches(self, batch: Batch, rng: Rng) -> list[Batch]:
+        """Divide the examples at random into batches of about `step_batch`, or return all in one."""
+        replicas, examples = batch.x.shape[:2]
+        if examples <= self.step_batch:
+            return [batch]
+        rows = torch.arange(replicas, device=batch.x.device).unsqueeze(1)
+        parts = rng.permutation(replicas, examples).tensor_split(math.ceil(examples / self.step_batch), 1)
+        return [Batch(batch.x[rows, part], batch.y[rows, part]) for part in parts]
 
     def _tuned(self, tuning: Tuning, chains: Chains, error: Tensor, failed: Tensor, progress: float) -> Tuning:
         """Tune after a step, given the completed fraction of the warm-up; after that only shorten steps that failed."""

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+import explore
+from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, unflatten
@@ -221,3 +223,47 @@ def test_what_it_does_not_support_is_refused_by_name():
         MCLMC(net=Net(nn.Linear(2, 1)), likelihood=Gaussian(), epochs=300)
     for likelihood in (Poisson(), Bernoulli()):
         MCLMC(net=Net(nn.Linear(2, 1)), likelihood=likelihood)
+
+
+def test_steps_on_parts_of_the_data_have_the_mean_and_slightly_wider_draws():
+    rng = draw(3)
+    x = rng.normal(1, 400, 3)
+    y = x @ rng.normal(1, 3, 1) + 0.3 + 0.5 * rng.normal(1, 400, 1)
+    posterior = MCLMC(
+        net=Net(nn.Linear(3, 1)), likelihood=Gaussian(noise_std=0.5), epochs=400, start=20, warmup=40, chains=8,
+        thinning=20, energy_variance=1e-3, prior_scales="fixed", step_batch=100,
+    )  # fmt: skip
+    state, info = last_epoch(posterior, x, y, draw())[2:]
+    mean, covariance = oracles.ridge(x, y, 0.5, 1.0)
+    samples = oracles.flat(posterior.sample(state, 10**9, draw()))
+    deviation = covariance[0].diagonal().sqrt()
+    assert ((samples.mean(1) - mean)[0] / deviation).abs().max() < 0.3
+    ratio = samples[0].std(0) / deviation
+    assert 0.9 < ratio.min() and ratio.max() < 1.6, ratio
+    assert (info["undone"] == 0).all()
+
+
+def test_a_learner_moves_the_chains_on_and_resumes_exactly():
+    x, labels = draw().normal(40, 2).numpy(), draw(1).normal(40, 1).numpy()
+    settings = {"epochs": 40, "start": 10, "warmup": 20, "thinning": 4, "chains": 2}
+
+    def learner():
+        posterior = explore.posterior("mclmc", Net(mlp(2, [4], 1)), "gaussian", "small", **settings)
+        made = explore.ActiveLearner(posterior, x, ["epig"], trials=2)
+        made.tell([list(range(10))] * 2, labels[[list(range(10))] * 2])
+        return made
+
+    one, epochs = learner(), []
+    for _ in range(2):
+        epochs.append([epoch.epoch for epoch in one.fit()])
+        chosen = one.ask(1).indices
+        one.tell(chosen, labels[chosen])
+    assert epochs == [list(range(1, 41)), list(range(26, 41))]
+    saved = one.state_dict()
+    other = learner()
+    other.load_state_dict(saved)
+    for a, b in zip(tree.tensors(one.fitted.state), tree.tensors(other.fitted.state), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    scratch = learner()
+    scratch.tell(chosen, labels[chosen])
+    assert not torch.equal(scratch.fitted.state.chains.position, one.fitted.state.chains.position)

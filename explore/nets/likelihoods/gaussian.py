@@ -88,13 +88,12 @@ class Gaussian:
         return (phi.shape / phi.rate).unsqueeze(1)
 
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
-        if noise.shape[-1] != (mean := self.mean(out)).shape[-1]:
+        if noise.shape[-1] != self.mean(out).shape[-1]:
             outputs, expected = out.shape[-1], noise.shape[-1] * self.outputs_per_target
             last = f"the network returns {outputs} outputs, but its last layer has {expected}"
             raise InputError(f"{last}; pass outputs={outputs} to Net")
-        tau = self.precision(noise, out)
-        normaliser = 0.5 * (tau / (2 * math.pi)).log()
-        return torch.addcmul(normaliser, tau, _residual(y, mean).square(), value=-0.5).sum(-1)
+        normaliser = 0.5 * (self.precision(noise, out) / (2 * math.pi)).log()
+        return torch.addcmul(normaliser, noise.unsqueeze(2), self.squares(out, y), value=-0.5).sum(-1)
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
         return self.precision(noise, out) * _residual(y, self.mean(out))
@@ -119,8 +118,8 @@ class Gaussian:
         return each.sum(1)
 
     def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
-        """Return the squared residuals, whose mean determines q(tau)."""
-        return (y - self.mean(out)).square()
+        """Return the squared residuals, times the precision relative to tau. Their mean determines q(tau)."""
+        return _residual(y, self.mean(out)).square()
 
     def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
         if self.noise_std is not None:

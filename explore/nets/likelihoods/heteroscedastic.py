@@ -4,8 +4,10 @@ For M targets a network has 2 M outputs: the means f, then the logarithmic devia
 
     y_m ~ N(f_m(x), exp(2 s_m(x)) / tau_m),     s = L tanh(spread g / L),  |s| < L (`limit`),    tau_m ~ Gamma(a, b)
 
-The prior of the weights draws s to 0, a constant noise, so `spread` is the prior's scale of log deviations. As |s| < L,
-the density at a target that many examples share stays bounded.
+The prior of the weights draws s to 0, a constant noise, so `spread` is the prior's scale of log deviations.
+
+Where a network fits rounded targets exactly, the density at them has no bound. A target rounded to multiples of r is
+known up to r / 2, so training takes the mean log density over this cell: r^2 / 12 is added to each squared residual.
 
 The exact gradient of the mean, exp(-2 s) tau (y - f), almost vanishes where the noise is large, and a mean that was
 never learnt there looks like noise. Training multiplies it by exp(2 beta s) (Seitzer et al., On the Pitfalls of
@@ -15,8 +17,8 @@ Heteroscedastic Uncertainty Estimation with Probabilistic Neural Networks, 2022,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -33,6 +35,7 @@ class Heteroscedastic(Gaussian):
     beta: float = 0.75  # how far training weighs examples equally in the mean: 0, by the likelihood; 1, equally
     spread: float = 1.0  # log deviation per unit of a network output
     limit: float = 3.0  # L: bound on the log deviation relative to the common level
+    resolution: tuple[float, ...] = ()  # r: distance between possible values of each target; (): targets are exact
 
     outputs_per_target: ClassVar[int] = 2
 
@@ -41,6 +44,13 @@ class Heteroscedastic(Gaussian):
         check_range("likelihood.beta", self.beta, "[0, 1]")
         check_range("likelihood.spread", self.spread, "(0, inf)")
         check_range("likelihood.limit", self.limit, "(0, 20]")
+        for resolution in self.resolution:
+            check_range("likelihood.resolution", resolution, "[0, 10]")
+
+    @property
+    def exact(self) -> Self:
+        """The likelihood of predictions, which are densities at a value and not over a cell."""
+        return replace(self, resolution=())
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
         if out.shape[-1] % 2:
@@ -56,8 +66,8 @@ class Heteroscedastic(Gaussian):
         return noise.unsqueeze(2) * (-2 * self.log_deviation(out)).exp()
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        score = super().score(noise, out, y)
-        return torch.cat([score, (score * (y - self.mean(out)) - 1) * self._slope(out)], -1)
+        excess = noise.unsqueeze(2) * self.squares(out, y) - 1
+        return torch.cat([super().score(noise, out, y), excess * self._slope(out)], -1)
 
     def training_weights(self, out: Tensor) -> Float[Tensor, "R S B O"]:
         """Return factors on the score in training, up to one constant per output: exp(2 beta s) for the means."""
@@ -70,7 +80,13 @@ class Heteroscedastic(Gaussian):
         return roots * torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
 
     def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
-        return super().squares(out, y) * (-2 * self.log_deviation(out)).exp()
+        squares = super().squares(out, y)
+        if self.resolution:
+            if len(self.resolution) != squares.shape[-1]:
+                given = f"likelihood.resolution has {len(self.resolution)} values"
+                raise InputError(f"{given}, but there are {squares.shape[-1]} targets. Give one for each")
+            squares = squares + squares.new_tensor(self.resolution).square() / 12
+        return squares * (-2 * self.log_deviation(out)).exp()
 
     def _slope(self, out: Tensor) -> Float[Tensor, "R S B M"]:
         """Return ds/dg."""

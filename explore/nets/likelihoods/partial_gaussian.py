@@ -21,14 +21,14 @@ class PartialGaussian(Gaussian):
 
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
         normaliser = 0.5 * (self.precision(noise, out) / (2 * math.pi)).log()
-        return super().log_prob(noise, out, self._filled(y, out)) - (y.isnan() * normaliser).sum(-1)
+        return super().log_prob(noise, out, y) - (y.isnan() * normaliser).sum(-1)
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
         score = super().score(noise, out, self._filled(y, out))
         return score.masked_fill(y.isnan().repeat(1, 1, 1, self.outputs_per_target), 0)
 
     def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
-        return super().squares(out, self._filled(y, out))
+        return super().squares(out, self._filled(y, out)).masked_fill(y.isnan(), 0)
 
     def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
         new = super().update(phi, out, y, n_data, kl_weight)

@@ -33,7 +33,18 @@ SEED = 1
 RULES = ("max-variance", "epig")
 METHODS: dict[str, list[str]] = {
     name: ["--posterior", name]
-    for name in ("noisy-kfac", "noisy-ekfac", "block-tridiagonal", "slang", "vogn", "bbb", "whvi", "ensemble", "hmc")
+    for name in (
+        "noisy-kfac",
+        "noisy-ekfac",
+        "block-tridiagonal",
+        "slang",
+        "vogn",
+        "bbb",
+        "whvi",
+        "ensemble",
+        "mclmc",
+        "hmc",
+    )
 } | {"noisy-kfac x 5": ["--posterior", "noisy-kfac", "-p", "members=5"]}
 PROCESS = "Gaussian process"
 KEY = ["dataset", "method", "rule"]

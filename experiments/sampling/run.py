@@ -79,8 +79,8 @@ def agreement(posterior: Any, state: Any, x: Tensor) -> Tensor | float:
     return torch.stack(list(map(split_r_hat, of_points))).median(0).values
 
 
-def scores(method: str, parts: Splits, y: np.ndarray) -> pd.DataFrame:
-    """A line per split, for a data set with targets y."""
+def fitted(method: str, parts: Splits, y: np.ndarray) -> tuple[Any, Any, Predictor]:
+    """Fit a method to splits of a data set with targets y: a posterior, its state, and a predictor."""
     name, hidden, template, more = METHODS[method]
     likelihood, rng = likelihood_of(template, y), Rng(0)
     outputs = likelihood.outputs_per_target
@@ -88,10 +88,15 @@ def scores(method: str, parts: Splits, y: np.ndarray) -> pd.DataFrame:
     cls = registry.find("posteriors", name)
     settings = recommended_settings(cls, parts.x.shape[1], units=max(hidden), likelihood=kind).settings | more
     posterior = registry.posterior(name, Net(mlp(parts.x.shape[2], hidden, outputs)), likelihood, **settings)
-    begin = time.process_time()
     state = last_epoch(posterior, parts.x, parts.y, rng.stream("fit")).state
     check(method, state)
-    predictor = Predictor.sample(posterior, state, DRAWS, rng.stream("test"))
+    return posterior, state, Predictor.sample(posterior, state, DRAWS, rng.stream("test"))
+
+
+def scores(method: str, parts: Splits, y: np.ndarray) -> pd.DataFrame:
+    """A line per split, for a data set with targets y."""
+    begin = time.process_time()
+    posterior, state, predictor = fitted(method, parts, y)
     found = predictor.evaluate(parts.test_x, parts.test_y, parts.scale)
     cpu = (time.process_time() - begin) / len(parts.x)
     found |= {"coverage_90": coverage(predictor, parts.test_x, parts.test_y)}

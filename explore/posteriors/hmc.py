@@ -114,15 +114,21 @@ class HMC(SampledPosterior):
 def _heteroscedastic(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     mean, raw = jax.numpy.split(out, 2, -1)
     s = likelihood.limit * jax.numpy.tanh(raw * (likelihood.spread / likelihood.limit))
-    return _gaussian(jax, likelihood, mean / jax.numpy.exp(s), y / jax.numpy.exp(s), copies) - copies * s.sum()
+    cells = jax.numpy.array(likelihood.resolution or (0.0,)) ** 2 / 12
+    squares = ((y - mean) ** 2 + cells) * jax.numpy.exp(-2 * s)
+    return _noise_integrated(jax, likelihood, squares, copies) - copies * s.sum()
 
 
 def _gaussian(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
-    half = 0.5 * copies * jax.numpy.sum((y - out) ** 2, 0)
+    return _noise_integrated(jax, likelihood, (y - out) ** 2, copies)
+
+
+def _noise_integrated(jax: Any, likelihood: Any, squares: Any, copies: Any) -> Any:
+    half = 0.5 * copies * jax.numpy.sum(squares, 0)
     if likelihood.noise_std is not None:
         return -jax.numpy.sum(half) / likelihood.noise_std**2
     logs = jax.numpy.log(likelihood.prior_rate + half)
-    return -(likelihood.prior_shape + 0.5 * copies * len(out)) * jax.numpy.sum(logs)
+    return -(likelihood.prior_shape + 0.5 * copies * len(squares)) * jax.numpy.sum(logs)
 
 
 def _categorical(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:

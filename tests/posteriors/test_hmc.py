@@ -99,7 +99,7 @@ NETS = {
         ("one output", Bernoulli(), 2.5),
         ("others, no bias", Gaussian(noise_std=0.5), 3.0),
         ("relu", Gaussian(), 3.0),
-        ("relu", Heteroscedastic(noise_std=0.5), 3.0),
+        ("relu", Heteroscedastic(noise_std=0.5, resolution=(0.6,)), 3.0),
     ],
 )
 def test_density_is_that_of_the_library(module, likelihood, copies):

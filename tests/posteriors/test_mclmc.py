@@ -47,7 +47,13 @@ def test_linear_gaussian_model_has_the_exact_mean_and_covariance():
 
 
 @pytest.mark.parametrize(
-    "likelihood", [Gaussian(prior_rate=0.01), Heteroscedastic(prior_shape=2.0), Gaussian(noise_std=0.3), Categorical()]
+    "likelihood",
+    [
+        Gaussian(prior_rate=0.01),
+        Heteroscedastic(prior_shape=2.0, resolution=(0.9, 0.0)),
+        Gaussian(noise_std=0.3),
+        Categorical(),
+    ],
 )
 def test_density_is_that_of_the_model(likelihood):
     """Unknown precisions are integrated out on a grid."""
@@ -70,7 +76,8 @@ def test_density_is_that_of_the_model(likelihood):
         shape, rate, total = likelihood.prior_shape, likelihood.prior_rate, prior
         for m in range(targets):
             deviation = likelihood.log_deviation(out)[..., m] if targets < 4 else torch.zeros(())
-            half = 0.5 * (target - likelihood.mean(out))[..., m].square() * (-2 * deviation).exp()
+            cell = getattr(likelihood, "resolution", (0.0,) * targets)[m] ** 2 / 12
+            half = 0.5 * ((target - likelihood.mean(out))[..., m].square() + cell) * (-2 * deviation).exp()
             log = (shape + 3 * copies) * log_tau - log_tau.exp() * (rate + copies * half.sum(2, keepdim=True))
             total = total + log.logsumexp(2) - copies * (deviation + torch.zeros(6)).sum(-1)
         return total

@@ -57,8 +57,10 @@ def test_rounded_targets_take_the_mean_log_density_over_their_cells():
 
 
 def test_the_resolution_is_found_in_the_targets():
-    y = np.stack([np.arange(30) // 3, np.linspace(0, 1, 30), np.r_[np.arange(28) % 4 * 0.5, 0.3, np.nan]], 1)
-    expected = [1 / y[:, 0].std(), 0, 0.2 / np.nanstd(y[:, 2])]
+    rounded, exact, designed = np.round(np.arange(30) ** 1.5), np.linspace(0, 1, 30), np.arange(30) % 10
+    odd = np.r_[np.arange(28) % 4 * 0.5, 0.3, np.nan]
+    y = np.stack([np.sort(rounded % 20), exact, designed, odd, designed % 9], 1)
+    expected = [1 / y[:, 0].std(), 0, 0, 0.2 / np.nanstd(odd), 1 / y[:, 4].std()]
     np.testing.assert_allclose(resolution(y), expected)
 
 

@@ -20,6 +20,7 @@ ROWS = 2**14  # rows checked at a time
 
 CENTRAL = 3.29  # standard deviations between the 5 % and the 95 % quantile of a Gaussian
 BOUND = 10.0  # robust scores beyond it grow logarithmically
+GRID = 10  # least number of values of a designed target
 
 
 class Standardiser(NamedTuple):
@@ -107,14 +108,16 @@ def bounded(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 def resolution(values: np.ndarray) -> tuple[float, ...]:
     """Return the distance between neighbouring values of each column [n, M] over its deviation; NaN is missing.
 
-    For rounded numbers this is the unit of rounding; where no value occurs twice, it is 0. A few values off the grid
-    do not count: the result is a low quantile of the distances.
+    For rounded numbers this is the unit of rounding. A few values off the grid do not count: the result is a low
+    quantile of the distances. It is 0 for exact numbers: if no value occurs twice, or if each of at least `GRID` values
+    occurs about equally often, as in a designed experiment.
     """
 
     def of(column: np.ndarray) -> float:
         present = column[~np.isnan(column)]
-        distinct = np.unique(present)
-        if len(distinct) in (0, 1, len(present)):
+        distinct, counts = np.unique(present, return_counts=True)
+        designed = len(distinct) >= GRID and counts.max() <= 2 * counts.min()
+        if len(distinct) in (0, 1, len(present)) or designed:
             return 0.0
         gaps, scale = np.diff(distinct), present.std()
         return float(np.quantile(gaps[gaps > 1e-9 * scale], 0.05, method="lower") / scale)

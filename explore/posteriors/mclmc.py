@@ -12,7 +12,8 @@ A fit has three parts: `start` passes of Adam over the data, from different rand
 updates that tune the step size h and the decoherence length L of each chain; and updates whose last positions are the
 draws. Each update takes `thinning` steps of `explore.inference.updates.microcanonical`, of two gradients each. Steps
 are not corrected by acceptance: `energy_variance`, the variance of the energy error per dimension to which h is tuned,
-trades bias for speed. During the warm-up its target falls geometrically from 0.5.
+trades bias for speed. During the warm-up its target falls geometrically from 0.5. Half-way, `precondition` divides the
+coordinates by estimates of their deviations (`microcanonical.preconditioned`).
 
 Of more than `step_batch` examples, every fourth step draws this number at random (Sommer et al.: Can Microcanonical
 Langevin Dynamics Leverage Mini-Batch Gradient Noise?, 2026). Each step follows the scaled log-likelihood of its batch,
@@ -72,6 +73,7 @@ class MCLMC(SampledPosterior):
     lr: float = 0.01  # Adam's initial learning rate; cosine decay to a tenth
     start_batch: int = 32  # examples per step of Adam
     step_batch: int = 4096  # the largest number of examples per step of the chains
+    precondition: bool = True  # whether the dynamics are those of coordinates divided by their deviations
     energy_variance: float = 0.01  # target of the tuning at the end of the warm-up, in nats^2 per dimension
     prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number
     prior_scales: Literal["fixed", "layers", "inputs"] = "layers"  # factors on the prior's deviations that are sampled
@@ -165,6 +167,8 @@ class MCLMC(SampledPosterior):
     def _moved(self, state: MCLMCState, batch: Batch, rng: Rng) -> tuple[MCLMCState, Info]:
         """Move the chains by `thinning` steps, and tune these during the warm-up."""
         begun, chains, tuning = int(state.common.step) - self.start, state.chains, state.tuning
+        if self.precondition and begun == self.warmup // 2:
+            tuning = microcanonical.preconditioned(tuning)
         squares, undone, restarted = torch.zeros(3, *chains.log_density.shape).to(chains.log_density)
         batches = self._batches(batch, rng)
         for i in range(self.thinning):
@@ -196,7 +200,9 @@ class MCLMC(SampledPosterior):
             return tuning._replace(size=torch.where(failed, 0.8 * tuning.size, tuning.size))
         target = EXPLORE * (self.energy_variance / EXPLORE) ** progress
         tuning = microcanonical.tuned(tuning, error, failed, target, chains.position.shape[2])
-        return microcanonical.spread(tuning, chains.position) if progress > 0.5 else tuning
+        if progress > (0.1 if self.precondition else 0.5):
+            tuning = microcanonical.visited(tuning, chains)
+        return microcanonical.spread(tuning) if progress > 0.5 else tuning
 
     def density(self, common: Common, batch: Batch, position: Float[Tensor, "R C d"]) -> tuple[Tensor, Tensor]:
         """Return log p(D, w) up to a constant, [R, C], and its gradient; the examples of a batch stand for N."""

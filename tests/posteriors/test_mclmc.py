@@ -187,12 +187,37 @@ def test_steps_are_tuned_to_the_energy_variance():
         chains, error, failed = microcanonical.step(gaussian, chains, tuning, rng)
         if i < 600:
             tuning = microcanonical.tuned(tuning, error, failed, 1e-3, 40)
-            tuning = microcanonical.spread(tuning, chains.position) if i > 300 else tuning
+            tuning = microcanonical.spread(microcanonical.visited(tuning, chains)) if i > 300 else tuning
         else:
             errors.append(error)
     assert float(torch.stack(errors).square().mean()) / 40 == pytest.approx(1e-3, rel=1.0)
     expected = torch.linspace(1, 2, 40).square().sum().sqrt()
     assert float(tuning.length.mean()) == pytest.approx(float(expected), rel=0.2)
+
+
+def test_coordinates_are_divided_by_their_deviations():
+    deviations = torch.logspace(-2, 0, 40, dtype=torch.float64)
+
+    def density(z):
+        return -0.5 * (z / deviations).square().sum(2), -z / deviations**2
+
+    rng = draw()
+    position = deviations * rng.normal(1, 8, 40)
+    chains, _ = microcanonical.begun(
+        density, microcanonical.Chains(position, microcanonical.direction(position, rng), *[position] * 2)
+    )
+    tuning, sizes = microcanonical.untuned(position, 1e-3), []
+    for _ in range(2):
+        for _ in range(1500):
+            chains, error, failed = microcanonical.step(density, chains, tuning, rng)
+            tuning = microcanonical.visited(microcanonical.tuned(tuning, error, failed, 0.01, 40), chains)
+        sizes.append(float((tuning.size * tuning.scale.log().mean(2, keepdim=True).exp()).mean()))
+        tuning = microcanonical.preconditioned(tuning)
+    expected = deviations / deviations.log().mean().exp()
+    assert (tuning.scale / expected).log().abs().max() < 0.5
+    assert sizes[1] > 5 * sizes[0] and float(tuning.visits.sum()) == 0
+    ratio = chains.position.std((0, 1)) / deviations
+    assert 0.5 < ratio.median() < 1.6
 
 
 def test_effective_sample_size_is_numpyros():

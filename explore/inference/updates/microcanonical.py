@@ -45,9 +45,11 @@ class Tuning(NamedTuple):
     length: Float[Tensor, "R C 1"]  # L
     errors: Float[Tensor, "R C 1"]  # weighted sum of squared errors of the energy over h^6 d
     weights: Float[Tensor, "R C 1"]
-    visits: Float[Tensor, "R C 1"]  # positions in the two sums below
+    visits: Float[Tensor, "R C 1"]  # positions in the sums below
     first: Float[Tensor, "R C d"]
     second: Float[Tensor, "R C d"]
+    slopes: Float[Tensor, "R C d"]  # sum of squared gradients
+    scale: Float[Tensor, "R C d"]  # p: the dynamics are those of z / p
 
 
 def direction(like: Float[Tensor, "R C d"], rng: Rng) -> Float[Tensor, "R C d"]:
@@ -59,7 +61,8 @@ def untuned(like: Float[Tensor, "R C d"], size: float) -> Tuning:
     """Return a tuning with the step size `size` sqrt(d), before any step."""
     one, root = torch.ones_like(like[..., :1]), like.shape[2] ** 0.5
     nothing = torch.zeros_like(like)
-    return Tuning(size * root * one, root * one, 0 * one, 0 * one, 0 * one, nothing, nothing)
+    sums = (nothing, nothing, nothing)
+    return Tuning(size * root * one, root * one, 0 * one, 0 * one, 0 * one, *sums, torch.ones_like(like))
 
 
 def begun(density: Density, chains: Chains) -> tuple[Chains, Bool[Tensor, "R C"]]:
@@ -79,13 +82,13 @@ def step(
 
     A chain whose step diverged stays where it is and turns round.
     """
-    z, u, g, h = chains.position, chains.momentum, chains.gradient, tuning.size
+    z, u, g, h, scale = chains.position, chains.momentum, chains.gradient, tuning.size, tuning.scale
     work = torch.zeros_like(h)
     for kick, drift in ((KICK, 0.5), (1 - 2 * KICK, 0.5), (KICK, 0.0)):
-        u, gained = _kicked(u, g, kick * h)
+        u, gained = _kicked(u, scale * g, kick * h)
         work = work + gained
         if drift:
-            z = z + drift * h * u
+            z = z + drift * h * scale * u
             log_density, g = density(z)
     error = work - (log_density - chains.log_density).unsqueeze(2)
     failed = ~(error.abs() < DIVERGED) | ~g.isfinite().all(2, keepdim=True)
@@ -116,13 +119,42 @@ def tuned(tuning: Tuning, error: Tensor, failed: Tensor, target: float, dimensio
     return tuning._replace(size=size, errors=errors, weights=weights)
 
 
-def spread(tuning: Tuning, position: Float[Tensor, "R C d"]) -> Tuning:
-    """Add positions to the sums, and set the length L to the root of the summed variances of the coordinates."""
-    visits, first = tuning.visits + 1, tuning.first + position
-    second = tuning.second + position.square()
-    variance = (second / visits - (first / visits).square()).clamp_min(0).sum(2, keepdim=True)
-    length = torch.where(visits > 1, variance.sqrt(), tuning.length)
-    return tuning._replace(visits=visits, first=first, second=second, length=torch.maximum(length, tuning.size))
+def visited(tuning: Tuning, chains: Chains) -> Tuning:
+    """Add positions and gradients to the sums."""
+    position, gradient = chains.position, chains.gradient
+    return tuning._replace(
+        visits=tuning.visits + 1, first=tuning.first + position, second=tuning.second + position.square(),
+        slopes=tuning.slopes + gradient.square(),
+    )  # fmt: skip
+
+
+def spread(tuning: Tuning) -> Tuning:
+    """Set the length L to the root of the summed variances of the coordinates z / p."""
+    variance = (_variance(tuning) / tuning.scale.square()).sum(2, keepdim=True)
+    length = torch.where(tuning.visits > 1, variance.sqrt(), tuning.length)
+    return tuning._replace(length=torch.maximum(length, tuning.size))
+
+
+def preconditioned(tuning: Tuning) -> Tuning:
+    """Set p^4 to the ratio of the variances of positions and gradients, and start the sums again.
+
+    For independent Gaussian coordinates, p is proportional to their deviations. Its geometric mean is 1. The ratio is
+    that of nutpie (Seyboldt, Carlson and Carpenter: Preconditioning Hamiltonian Monte Carlo by Minimizing Fisher
+    Divergence, 2026).
+    """
+    tiny = torch.finfo(tuning.first.dtype).tiny
+    ratio = _variance(tuning).clamp_min(tiny).log() - (tuning.slopes / tuning.visits.clamp_min(1)).clamp_min(tiny).log()
+    log = (ratio / 4).nan_to_num()
+    zero, nothing = torch.zeros_like(tuning.visits), torch.zeros_like(tuning.first)
+    return tuning._replace(
+        scale=(log - log.mean(2, keepdim=True)).exp(), visits=zero, first=nothing, second=nothing, slopes=nothing,
+        errors=zero, weights=zero,
+    )  # fmt: skip
+
+
+def _variance(tuning: Tuning) -> Tensor:
+    visits = tuning.visits.clamp_min(1)
+    return (tuning.second / visits - (tuning.first / visits).square()).clamp_min(0)
 
 
 def _kicked(u: Tensor, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,8 @@ from explore.core.errors import Failure, InitialCurvatureWarning, InputError, ch
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.inference.base import Predictive
-from explore.inference.predict import ClassPrediction, Predictor, filled
+from explore.inference.gaussian import GaussianPosterior
+from explore.inference.predict import ClassPrediction, Predictor, filled, probit
 from explore.learning.calibration import held_out_factors
 from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
@@ -211,6 +212,13 @@ class FittedModel:
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
         """Return class probabilities at inputs x [P, ...], averaged over the weights."""
         return self.predict_classes(x).probabilities
+
+    def probit(self, x: Any) -> Float[Tensor, "R P C"]:
+        """Return class probabilities at x in closed form, see `explore.inference.predict.probit`."""
+        posterior = self.posterior
+        if not posterior.likelihood.discrete or not isinstance(posterior, GaussianPosterior):
+            raise InputError("probit() needs classes and a Gaussian posterior. Use probabilities(x)")
+        return probit(posterior, self.state, self._standardised(x)[:, :])
 
     def predict_classes(self, x: Any) -> ClassPrediction:
         """Return class probabilities at x, their entropy, and the mutual information of class and weights, in nats."""

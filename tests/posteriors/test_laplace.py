@@ -1,6 +1,7 @@
 """Laplace's approximation against dense matrices, exact evidence and finite sums over the data."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -159,6 +160,15 @@ def test_probit_is_near_the_average_over_samples(likelihood):
     plain = likelihood.mean(linearised(posterior, state, batch.x).mean.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(found.sum(2), torch.ones(R, N, dtype=torch.float64))
     assert (found - sampled).abs().mean() < 0.5 * (plain - sampled).abs().mean()
+
+
+def test_a_fitted_model_has_the_closed_form_of_its_classes():
+    module, x, y = trained(2)
+    model: Any = explore.laplace(module, x, y)
+    expected = probit(model.posterior, model.state, x.unsqueeze(0))
+    torch.testing.assert_close(model.probit(x), expected)
+    with pytest.raises(InputError, match="needs classes and a Gaussian posterior"):
+        explore.laplace(*trained()).probit(x)
 
 
 def trained(outputs=1):

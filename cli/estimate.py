@@ -53,8 +53,9 @@ def estimate(values: Tensor | ArrayLike) -> Estimate:
 
 
 def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
-    """Return a sentence on learned prior variances (name -> one per replica) that ended at a bound, or ""."""
-    at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in learned.items()}
+    """Return a sentence on prior variances, among `learned` (name -> one per replica), that ended at a bound, or ""."""
+    variances = {name: v for name, v in learned.items() if name.startswith("prior_variance")}
+    at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in variances.items()}
     if not any(at.values()):
         return ""
     where = ", ".join(f"{name} in {n} of {len(learned[name])} {replicas}" for name, n in at.items() if n)

@@ -189,7 +189,7 @@ def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
     notes, history = [], experiment.history
     if (shares := history.get("initial_curvature_share")) is not None:
         notes.append(curvature_note(shares[-1][history["alive"][-1]].tolist()))
-    learned = {name: past[-1] for name, past in history.items() if name.startswith("prior_variance")}
+    learned = {name: past[-1] for name, past in history.items()}
     notes.append(clipped(learned, "fits"))
     yield from (f"Last round: {note}" for note in notes if note)
 

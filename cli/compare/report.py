@@ -31,10 +31,11 @@ from explore.cli.start import Report, file_name
 from explore.core.errors import curvature_note, listed
 from explore.data import uci_splits
 from explore.learning import saved
-from explore.learning.compare import OWN, Measured
+from explore.learning.compare import Measured, is_own
 from explore.learning.saved import LIKELIHOOD
 from explore.runs.record import Run, plain
 
+DISAGREE = 1.2  # warn if split R-hat, of predictions and in the median of the splits, exceeds it
 WORSE = 1.1  # warn if the RMSE exceeds this multiple of the RMSE of predicting the training mean
 BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}
 BOUND = "bound, nats per training point"
@@ -67,7 +68,7 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
 def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
     """Write the results and figures of a finished posterior."""
     epochs, splits = comparison.posteriors[name].epochs, range(1, comparison.settings.splits + 1)
-    values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not tag.startswith(OWN)}
+    values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not is_own(tag)}
     rows = {"posterior": name, "split": splits, "epochs": epochs} | values
     rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
     records: list[Any] = pd.DataFrame(rows).to_dict("records")
@@ -177,7 +178,9 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
     s = comparison.splits
     for name, rows in results.items():
         scalars = comparison.finished[name].scalars
-        learned = {tag.removeprefix("train/"): v for tag, v in scalars.items() if tag.startswith(OWN)}
+        learned = {tag.removeprefix("train/"): v for tag, v in scalars.items() if is_own(tag)}
+        if "r_hat" in learned and (r_hat := float(learned["r_hat"].median())) > DISAGREE:
+            yield f"{name}: chains disagree (split R-hat of predictions {r_hat:.2f}). More epochs bring them together."
         shares = rows.initial_curvature_share[rows.alive].tolist() if "initial_curvature_share" in rows else []
         yield from (f"{name}: {note}" for note in (clipped(learned, "splits"), curvature_note(shares)) if note)
         for split in rows.index[~rows.alive]:

@@ -35,7 +35,7 @@ TRAINING = 1000  # maximum number of training examples for train/nll
 BINS = 15  # confidence bins
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)  # nominal coverage of central intervals
 STRUCTURE = ("damping_share", "effective_rank", "condition")
-OWN = "train/prior_variance"  # prefix of tags that only some posteriors have
+TRAIN = ("bound", "elbo", "objective", "nll", "kl")  # all other tags train/* are reported by some posteriors only
 
 
 class Splits(NamedTuple):
@@ -95,6 +95,12 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
     # In double precision, which distinguishes close time stamps.
     scales: Scales = tree.map_tensors(lambda t: t.to(rng.device), Scales(inputs, targets))
     return Splits(rng.tensor(x), rng.tensor(y), rng.tensor(test_x), rng.tensor(test_y), unit, scales)
+
+
+def is_own(tag: str) -> bool:
+    """Return whether only some posteriors report a tag: it is among their `learned` values."""
+    part, _, name = tag.partition("/")
+    return part == "train" and name not in TRAIN
 
 
 def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch | Measured]:
@@ -185,7 +191,7 @@ def measure(
     train/elbo: -(n nll + kl), the evidence lower bound for n training examples; independent of `kl_weight`.
     train/bound: the ELBO in nats per training example, with targets in original units.
     train/objective: -(N nll + kl_weight kl), which training maximises; N is n times the setting `augmentation`.
-    train/prior_variance_* and similar: learned hyperparameters, only for posteriors that have some.
+    train/prior_variance_*, train/r_hat and similar: the values `learned` of posteriors that have some, see `is_own`.
     test/*: metrics of `Predictor.evaluate` in original units, and the error of `reliability`. If `factor` is given, it
         scales the predictive variance for these metrics, and is reported as test/variance_factor.
     test/joint_log_likelihood: (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s).
@@ -195,7 +201,7 @@ def measure(
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
     nll = -predictor.log_prob(splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
     log_scale = 0.0 if splits.scale is None else splits.scale.log().sum(1)
-    train = dict.fromkeys(("bound", "elbo", "objective"), nan) | {"nll": nll, "kl": nan}
+    train = dict.fromkeys(TRAIN, nan) | {"nll": nll}
     share = nan
     if hasattr(posterior, "divergence"):
         kl, weighted = posterior.divergence(state), float(state.common.n_data)

@@ -131,6 +131,17 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(compare):
             assert entry["seconds"] == last["seconds"][name].iloc[0] > 0
 
 
+def test_values_of_single_posteriors_are_left_out_of_the_common_table(compare):
+    sampler = [
+        f"-pmclmc.{setting}" for setting in ("epochs=12", "start=2", "warmup=4", "thinning=2", "energy_variance=1e-6")
+    ]
+    result = compare("--posterior", "mclmc,noisy-adam", *sampler)
+    results = pd.read_csv(RUN / "results.csv")
+    assert results.alive.tolist() == [True] * 4 and "r_hat" not in results
+    assert ("mclmc", "train/r_hat") in scalars(RUN)
+    assert "mclmc: chains disagree (split R-hat of predictions" in result.stderr
+
+
 def test_report_and_run_folder(compare):
     result = compare("--posterior", "map,noisy-adam")
     lines = result.stdout.splitlines()

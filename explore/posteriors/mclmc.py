@@ -256,7 +256,7 @@ class MCLMC(SampledPosterior):
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": {},
-    "small": {"epochs": 200, "start": 60, "warmup": 60, "start_batch": 10},
+    "small": {"epochs": 200, "start": 60, "warmup": 60, "start_batch": 10, "prior_scales": "fixed"},
 }
 
 CONTRACT: dict[str, object] = {

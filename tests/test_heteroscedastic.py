@@ -68,7 +68,7 @@ def test_rounded_targets_keep_a_deviation_and_predictions_are_densities():
     """Each x has one whole number. Without the resolution, the deviation shrinks to nothing."""
     x = np.repeat(np.arange(6.0), 20)[:, None]
     y = np.repeat([0.0, 1, 0, 2, 1, 3], 20)
-    settings = {"likelihood": "heteroscedastic", "epochs": 300, "random_state": 0}
+    settings = {"likelihood": "heteroscedastic", "epochs": 200, "random_state": 0, "dtype": "float32"}
     model = explore.BayesianRegressor(**settings).fit(x, y)
     likelihood: Any = model.model_.posterior.likelihood
     assert likelihood.resolution == pytest.approx((1 / y.std(),))

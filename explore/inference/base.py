@@ -156,12 +156,7 @@ class Predictive(Checked, ABC):
         return state
 
     def carried(self, state: State) -> Any:
-        """Return what a later fit to more examples starts from, a tree of tensors; None: it starts from scratch."""
-        return None
-
-    def continued(self, state: State, carried: Any) -> tuple[State, int]:
-        """Return a new initial state with the `carried` values, and the number of epochs that it lets the fit skip."""
-        return state, 0
+        """Return what a fit to more examples starts from (see `MCLMC.continued`); None: it starts from scratch."""
 
     @abstractmethod
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:

@@ -142,7 +142,8 @@ class ActiveLearner:
         at = stops(self.posterior.epochs, STOPS)
         state, done = None, 0
         if self._carried is not None:
-            state, done = self.posterior.continued(self._initial, self._carried)
+            posterior: Any = self.posterior
+            state, done = posterior.continued(self._initial, self._carried)
         # The few labels are not divided: every process repeats the same fit, and then scores its part of the pool.
         fits = sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at, done, state)
         for epoch in parallel.alone(fits):

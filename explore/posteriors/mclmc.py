@@ -134,7 +134,7 @@ class MCLMC(SampledPosterior):
         return state.chains, state.tuning
 
     def continued(self, state: MCLMCState, carried: tuple[Chains, Tuning]) -> tuple[MCLMCState, int]:
-        """Let the chains move on, with only the last quarter of the warm-up."""
+        """Return a new initial state with `carried` chains, and the number of epochs that a fit of these skips."""
         done = self.before - math.ceil(self.warmup / 4)
         shared = state.common._replace(step=torch.full_like(state.common.step, done))
         return state._replace(common=shared, chains=carried[0], tuning=carried[1]), done

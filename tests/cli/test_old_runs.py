@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from explore import images
-from explore.runs.recorded import CONFIG, renewed
+from explore.runs.recorded import CONFIG, digest, renewed
 
 OLD = Path(__file__).parent / "old"
 pytestmark = pytest.mark.filterwarnings("ignore:.*written by an older version:UserWarning")
@@ -27,11 +27,21 @@ def succeed(explore, *arguments):
     return result.stdout
 
 
+def _move_data(path):
+    """Change the absolute path of the data in a config to that of the copy."""
+    content = json.loads(path.read_text())
+    former = [digest(content["settings"])]
+    config = {"settings": content["settings"] | {"data": str(Path("table.csv").resolve())}, "former": former}
+    config |= {key: content[key] for key in ("sessions", "id") if key in content}
+    path.write_text(json.dumps(content | config | {"sha256": digest(config)}))
+
+
 def test_a_run_on_a_table_predicts_what_it_did_and_goes_on(explore):
     succeed(explore, "predict", "active", "table.csv", "--out", "new.csv")
     pd.testing.assert_frame_equal(pd.read_csv("new.csv"), pd.read_csv("expected.csv"), rtol=1e-5)
     succeed(explore, "report", "active", "--out", "page.html")
     first = pd.read_csv("active/selected.csv")
+    _move_data(Path("active/config.json"))
     succeed(explore, "active", "--resume", "active", "--rounds", 3, "--quiet")
     assert pd.read_csv("active/selected.csv").iloc[: len(first)].equals(first)
 

@@ -262,8 +262,8 @@ def test_steps_on_parts_of_the_data_have_the_mean_and_slightly_wider_draws():
     x = rng.normal(1, 400, 3)
     y = x @ rng.normal(1, 3, 1) + 0.3 + 0.5 * rng.normal(1, 400, 1)
     posterior = MCLMC(
-        net=Net(nn.Linear(3, 1)), likelihood=Gaussian(noise_std=0.5), epochs=400, start=20, warmup=40, chains=8,
-        thinning=20, energy_variance=1e-3, prior_scales="fixed", step_batch=100,
+        net=Net(nn.Linear(3, 1)), likelihood=Gaussian(noise_std=0.5), epochs=200, start=20, warmup=40, chains=16,
+        thinning=10, energy_variance=1e-3, prior_scales="fixed", step_batch=100,
     )  # fmt: skip
     state, info = last_epoch(posterior, x, y, draw())[2:]
     mean, covariance = oracles.ridge(x, y, 0.5, 1.0)

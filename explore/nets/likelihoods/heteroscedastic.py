@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -48,7 +48,7 @@ class Heteroscedastic(Gaussian):
             check_range("likelihood.resolution", resolution, "[0, 10]")
 
     @property
-    def exact(self) -> Self:
+    def exact(self) -> Any:
         """The likelihood of predictions, which are densities at a value and not over a cell."""
         return replace(self, resolution=())
 

@@ -13,11 +13,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import torch
-from torch import Tensor
 
 from experiments.driver import commit, experiment, merge
-from experiments.sampling.run import fitted
+from experiments.sampling.run import covered, fitted
 from explore.core.rng import Rng
 from explore.learning.compare import Splits
 
@@ -34,20 +32,14 @@ def data(n: int, rng: Rng) -> Splits:
     return Splits(x[:, :n], y[:, :n], x[:, n:], y[:, n:], y.new_ones(SETS, 1))
 
 
-def covered(method: str, parts: Splits) -> Tensor:
-    """Whether the central 90 % interval contains each test target, [R, P]."""
-    _, _, predictor = fitted(method, parts, parts.y[0].numpy())
-    below = [predictor.below_of(out, parts.test_y[:, None, part]) for part, out in predictor.outputs(parts.test_x)]
-    return ((torch.cat(below, 1) - 0.5).abs() <= 0.45).double()[..., 0]
-
-
 @experiment(__file__)
 def main(out: Path) -> None:
     """Fit, and write a line per third."""
     for n in ROWS:
         parts = data(n, Rng(n))
         for method in CHOSEN:
-            thirds = covered(method, parts).unflatten(1, (3, -1)).mean(2)
+            _, _, predictor = fitted(method, parts, parts.y[0].numpy())
+            thirds = covered(predictor, parts.test_x, parts.test_y).unflatten(1, (3, -1)).mean((2, 3))
             rows = pd.DataFrame({
                 "rows": n, "method": method, "third": range(1, 4), "coverage": thirds.mean(0),
                 "error": thirds.std(0) / SETS**0.5, "commit": commit(),

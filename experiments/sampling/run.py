@@ -33,7 +33,7 @@ from experiments.table_defaults.run import NOISE
 from experiments.tables import markdown, mean_se, paired, sections
 from explore import registry
 from explore.core.rng import Rng
-from explore.inference.draws import SampledPosterior, split_r_hat
+from explore.inference.draws import SampledPosterior
 from explore.inference.predict import Predictor
 from explore.inference.presets import recommended_settings
 from explore.learning.compare import Splits
@@ -64,19 +64,10 @@ def likelihood_of(template: Any, y: np.ndarray) -> Any:
     return replace(template, resolution=resolution(y))
 
 
-def coverage(predictor: Predictor, x: Tensor, y: Tensor, level: float = 0.9) -> Tensor:
-    """The share of targets in the central interval of each split, [R]."""
+def covered(predictor: Predictor, x: Tensor, y: Tensor, level: float = 0.9) -> Tensor:
+    """1 for targets in the central interval and 0 for others, [R, P, M]."""
     below = torch.cat([predictor.below_of(out, y[:, None, part]) for part, out in predictor.outputs(x)], 1)
-    return ((below - 0.5).abs() <= level / 2).double().mean((1, 2))
-
-
-def agreement(posterior: Any, state: Any, x: Tensor) -> Tensor | float:
-    """The median of split R-hat over predictions at points x, [R]; NaN for a posterior without chains."""
-    if not isinstance(posterior, SampledPosterior):
-        return math.nan
-    mean = posterior.likelihood.mean(posterior.net.output(state.weights, x[:, :100]))[..., 0]
-    of_points = mean.unflatten(1, (posterior.draws, posterior.chains)).unbind(3)
-    return torch.stack(list(map(split_r_hat, of_points))).median(0).values
+    return ((below - 0.5).abs() <= level / 2).double()
 
 
 def fitted(method: str, parts: Splits, y: np.ndarray) -> tuple[Any, Any, Predictor]:
@@ -99,16 +90,17 @@ def scores(method: str, parts: Splits, y: np.ndarray) -> pd.DataFrame:
     posterior, state, predictor = fitted(method, parts, y)
     found = predictor.evaluate(parts.test_x, parts.test_y, parts.scale)
     cpu = (time.process_time() - begin) / len(parts.x)
-    found |= {"coverage_90": coverage(predictor, parts.test_x, parts.test_y)}
-    columns = {tag: found[tag].numpy() for tag in TAGS} | {"r_hat": agreement(posterior, state, parts.test_x)}
-    return pd.DataFrame(columns | {"cpu": cpu})
+    found |= {"coverage_90": covered(predictor, parts.test_x, parts.test_y).mean((1, 2))}
+    has_chains = isinstance(posterior, SampledPosterior)
+    r_hat = posterior.agreement(state, parts.test_x[:, :100])[:, 0].numpy() if has_chains else math.nan
+    return pd.DataFrame({tag: found[tag].numpy() for tag in TAGS} | {"r_hat": r_hat, "cpu": cpu})
 
 
 def summary(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     """A table per score: means over the splits, and differences from bde on the same splits."""
     rows = pd.concat([ours, theirs.assign(method="bde")])
     most = rows.groupby("set").rows.transform("max")
-    rows["set"] = rows.set.where((rows.rows == most), rows.set + ", " + rows.rows.astype(str))
+    rows["set"] = rows.set.where(rows.rows == most, rows.set + ", " + rows.rows.astype(str))
     ranks = {name: i for i, name in enumerate([*data.SETS, *data.OTHERS])}
     sets = sorted(set(rows.set), key=lambda name: (", " in name, ranks[name.split(", ")[0]], name))
     methods = [m for m in [*METHODS, "bde"] if m in set(rows.method)]

@@ -92,6 +92,13 @@ class SampledPosterior(Predictive):
             return None
         return like.new_zeros(*like.shape, width(self.likelihood, self.net.outputs))
 
+    def agreement(self, state: State, x: Float[Tensor, "R P ..."]) -> Float[Tensor, "R 2"]:
+        """Return split R-hat and the effective number of draws of predictions at x, medians over the P points."""
+        predicted = self.likelihood.mean(self.net.output(state.weights, x))[..., 0]  # [R, S, P]
+        of_points = [t.unflatten(1, (self.draws, self.chains)) for t in predicted.unbind(2)]
+        measured = (torch.stack(list(map(f, of_points))) for f in (split_r_hat, effective_sample_size))
+        return torch.stack([values.median(0).values for values in measured], 1)
+
     def kept(self, old: Tensor, new: Tensor, draw: int) -> Tensor:
         """Replace the draws numbered `draw` of all chains: [R, S, ...] and [R, C, ...] -> [R, S, ...]."""
         slot = draw % self.draws

@@ -229,9 +229,10 @@ class ActiveLearner:
         """Resume from the `state_dict` of a learner with the same points (in any order) and the same arguments."""
         self._pool.load_state_dict(saved)
         self._renew()
-        own = {name: t.to(self.rng.device) for name, t in saved.items() if name.startswith("carried.")}
-        like = {"carried": self.posterior.carried(self._initial)}
-        self._carried = tree.restore(like, own)["carried"] if own else None
+        self._carried = None
+        if chains := {name: t.to(self.rng.device) for name, t in saved.items() if name.startswith("carried.")}:
+            like = {"carried": self.posterior.carried(self._initial)}
+            self._carried = tree.restore(like, chains)["carried"]
 
     def _renew(self) -> None:
         old, self._fitted, self.posterior = self.posterior, None, self._posterior_for(self.labelled.shape[1])

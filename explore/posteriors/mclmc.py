@@ -23,9 +23,10 @@ so that the energy error is still that of the integration alone; draws are wider
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
@@ -36,7 +37,7 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Weights, flatten, unflatten
 from explore.inference.base import Common, common
-from explore.inference.draws import SampledPosterior, effective_sample_size, mixture_of_gammas, split_r_hat
+from explore.inference.draws import SampledPosterior, mixture_of_gammas
 from explore.inference.updates import adam, microcanonical
 from explore.inference.updates.microcanonical import Chains, Tuning
 from explore.inference.updates.steps import settle
@@ -141,11 +142,7 @@ class MCLMC(SampledPosterior):
 
     def finish(self, state: MCLMCState, batches: Iterable[Batch], rng: Rng) -> MCLMCState:
         """Compare the predictions of the draws at the first examples, with split R-hat and effective sample sizes."""
-        x = next(iter(batches)).x[:, :PROBES]
-        predicted = self.likelihood.mean(self.net.output(state.weights, x))[..., 0]  # [R, S, P]
-        of_examples = [t.unflatten(1, (self.draws, self.chains)) for t in predicted.unbind(2)]
-        measured = (torch.stack(list(map(f, of_examples))) for f in (split_r_hat, effective_sample_size))
-        return state._replace(agreement=torch.stack([values.median(0).values for values in measured], 1))
+        return state._replace(agreement=self.agreement(state, next(iter(batches)).x[:, :PROBES]))
 
     def learned(self, state: MCLMCState) -> Info:
         """Return R-hat and the effective number of draws, medians over the predictions of some training examples."""
@@ -153,14 +150,12 @@ class MCLMC(SampledPosterior):
 
     def _descended(self, state: MCLMCState, batch: Batch, rng: Rng) -> tuple[MCLMCState, Info]:
         """Take one pass of Adam over the batch."""
-        (replicas, examples), step = batch.x.shape[:2], int(state.common.step)
-        rows = torch.arange(replicas, device=batch.x.device).unsqueeze(1)
-        parts = rng.permutation(replicas, examples).tensor_split(max(1, round(examples / self.start_batch)), 1)[:ADAM]
+        step, count = int(state.common.step), max(1, round(batch.x.shape[1] / self.start_batch))
         position, moving = state.chains.position, state.moving
         lr = self.lr * (0.1 + 0.9 * adam.cosine(step / self.start))
-        for i, part in enumerate(parts):
-            _, ascent = self.density(state.common, Batch(batch.x[rows, part], batch.y[rows, part]), position)
-            descent, rates = -ascent / float(state.common.n_data), adam.rates(lr, step * len(parts) + i + 1)
+        for i, part in enumerate(islice(_divided(batch, count, rng), ADAM)):
+            _, ascent = self.density(state.common, part, position)
+            descent, rates = -ascent / float(state.common.n_data), adam.rates(lr, step * min(count, ADAM) + i + 1)
             (position,), moving = adam.descend((position,), (descent,), moving, rates)
         return state._replace(chains=state.chains._replace(position=position), moving=moving), {}
 
@@ -170,7 +165,8 @@ class MCLMC(SampledPosterior):
         if self.precondition and begun == self.warmup // 2:
             tuning = microcanonical.preconditioned(tuning)
         squares, undone, restarted = torch.zeros(3, *chains.log_density.shape).to(chains.log_density)
-        batches = self._batches(batch, rng)
+        count = math.ceil(batch.x.shape[1] / self.step_batch)
+        batches = [batch] if count == 1 else list(_divided(batch, count, rng))
         for i in range(self.thinning):
             if i % RENEWED == 0 and len(batches) > 1 or i == 0:
                 density = partial(self.density, state.common, batches[i // RENEWED % len(batches)])
@@ -184,15 +180,6 @@ class MCLMC(SampledPosterior):
         info = {"energy_variance": variance, "undone": undone / self.thinning, "step_size": tuning.size.squeeze(2)}
         info["restarted"] = restarted
         return state._replace(chains=chains, tuning=tuning), {name: value.mean(1) for name, value in info.items()}
-
-    def _batches(self, batch: Batch, rng: Rng) -> list[Batch]:
-        """Divide the examples at random into batches of about `step_batch`, or return all in one."""
-        replicas, examples = batch.x.shape[:2]
-        if examples <= self.step_batch:
-            return [batch]
-        rows = torch.arange(replicas, device=batch.x.device).unsqueeze(1)
-        parts = rng.permutation(replicas, examples).tensor_split(math.ceil(examples / self.step_batch), 1)
-        return [Batch(batch.x[rows, part], batch.y[rows, part]) for part in parts]
 
     def _tuned(self, tuning: Tuning, chains: Chains, error: Tensor, failed: Tensor, progress: float) -> Tuning:
         """Tune after a step, given the completed fraction of the warm-up; after that only shorten steps that failed."""
@@ -252,6 +239,14 @@ class MCLMC(SampledPosterior):
         """Return b(w), the rate of the Gamma posterior over noise precisions."""
         prior: Any = self.likelihood
         return prior.prior_rate + 0.5 * copies * prior.squares(out, y).sum(2)
+
+
+def _divided(batch: Batch, count: int, rng: Rng) -> Iterator[Batch]:
+    """Divide the examples of each replica at random into `count` batches."""
+    replicas, examples = batch.x.shape[:2]
+    rows = torch.arange(replicas, device=batch.x.device).unsqueeze(1)
+    for part in rng.permutation(replicas, examples).tensor_split(count, 1):
+        yield Batch(batch.x[rows, part], batch.y[rows, part])
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -83,9 +83,11 @@ class Heteroscedastic(Gaussian):
         squares = super().squares(out, y)
         if self.resolution:
             if len(self.resolution) != squares.shape[-1]:
-                given = f"likelihood.resolution has {len(self.resolution)} values"
-                raise InputError(f"{given}, but there are {squares.shape[-1]} targets. Give one for each")
-            squares = squares + squares.new_tensor(self.resolution).square() / 12
+                count = f"likelihood.resolution has {len(self.resolution)} values"
+                raise InputError(f"{count}, but there are {squares.shape[-1]} targets. Give one for each")
+            # Not a tensor of the resolutions: copying it to a GPU cannot be recorded in a graph.
+            each = zip(squares.unbind(-1), self.resolution, strict=True)
+            squares = torch.stack([of_target + r**2 / 12 for of_target, r in each], -1)
         return squares * (-2 * self.log_deviation(out)).exp()
 
     def _slope(self, out: Tensor) -> Float[Tensor, "R S B M"]:

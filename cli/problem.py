@@ -208,6 +208,16 @@ def configured(
     return chosen._replace(preset=presets.BY_ROWS, settings=registry.parse(chosen.make, texts) if texts else {})
 
 
+def rounded(noise: Mapping[str, Any]) -> str:
+    """Return a sentence on targets that the settings of the likelihood take as rounded, or ""."""
+    units = noise.get("resolution") or ()
+    if not any(units):
+        return ""
+    value, exact = ",".join(f"{unit:.3g}" for unit in units), ",".join("0" * len(units))
+    steps = f"in steps of likelihood.resolution={value} standard deviations"
+    return f"Targets are taken as rounded, {steps}. If they are exact, pass -p likelihood.resolution={exact}."
+
+
 def place(device: str, jobs: int) -> str:
     """Describe where fits run, e.g. "cpu in 4 processes". Raise InputError if processes would share an accelerator."""
     if jobs == 1:

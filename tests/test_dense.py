@@ -12,7 +12,7 @@ RNG = Rng(0, dtype=torch.float64)
 MODULES = {
     "relu": mlp(3, [5, 4], 2),
     "nested, others": nn.Sequential(
-        nn.Tanh(), nn.Linear(3, 4, bias=False), nn.Sequential(nn.SiLU(), nn.Linear(4, 5)), nn.Sigmoid(), nn.Identity(),
+        nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Sequential(nn.Identity(), nn.Linear(4, 5)), nn.Sigmoid(),
         nn.Linear(5, 1),
     ),
     "one layer": nn.Linear(3, 2),
@@ -34,7 +34,12 @@ def test_outputs_and_gradients_are_those_of_the_net(module):
 
 @pytest.mark.parametrize(
     "module",
-    [nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), nn.Sequential(nn.Linear(3, 2), nn.GELU())],
+    [
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)),
+        nn.Sequential(nn.Linear(3, 2), nn.GELU()),
+        nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)),
+        nn.Sequential(nn.Linear(3, 2), nn.Tanh()),
+    ],
 )
 def test_other_networks_keep_their_own_form(module):
     net = Net(module)

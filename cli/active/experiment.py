@@ -77,7 +77,8 @@ class Experiment:
         trials, where = counted(s.trials, "trial"), problem.place(device, s.jobs)
         self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
         marked = tables.apostrophes("selected.csv", self.dataset.ids)
-        self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ()), *marked]))
+        notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, problem.rounded(s.likelihood_settings)]
+        self.note = "\n".join(filter(None, notes))
         self.total, self.done = s.rounds, float(self.rounds)
 
     def _posterior(self, labels: int) -> Predictive:

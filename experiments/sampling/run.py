@@ -51,7 +51,6 @@ METHODS: dict[str, tuple[str, tuple[int, ...], Any, dict[str, Any]]] = {
     "mclmc, fixed prior": ("mclmc", (50,), NOISE, {"prior_scales": "fixed"}),
     "NUTS": ("hmc", (50,), NOISE, registry.settings_in(registry.find("posteriors", "hmc"), "default")),
     "mclmc, input noise": ("mclmc", (24, 24), INPUT_NOISE, {}),
-    "mclmc, input noise, 8 chains": ("mclmc", (24, 24), INPUT_NOISE, {"chains": 8}),
 }
 TOGETHER, DRAWS = 5, 1000  # splits in one fit, and networks that predict
 TAGS = {"log_likelihood": "Log-likelihood", "rmse": "RMSE", "coverage_90": "Coverage of 90 %"}

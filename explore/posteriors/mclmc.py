@@ -65,12 +65,12 @@ class MCLMCState(NamedTuple):
 class MCLMC(SampledPosterior):
     """Samples from the posterior by microcanonical Langevin dynamics, for networks without batch norm."""
 
-    epochs: int = 480
+    epochs: int = 360
     batch_size: int = 2**31
     start: int = 200  # passes of Adam before the chains move
-    warmup: int = 120  # updates that tune h and L
+    warmup: int = 80  # updates that tune h and L
     thinning: int = 20  # steps per update
-    chains: int = 4
+    chains: int = 8
     lr: float = 0.01  # Adam's initial learning rate; cosine decay to a tenth
     start_batch: int = 32  # examples per step of Adam
     step_batch: int = 4096  # the largest number of examples per step of the chains
@@ -102,9 +102,8 @@ class MCLMC(SampledPosterior):
         shared, groups = common(self, n_data, replicas, rng), sum(self._groups)
         first = flatten(self.net.initial(replicas, rng, self.chains))
         position = torch.cat([first, first.new_zeros(replicas, self.chains, groups)], 2)
-        deviations = torch.full_like(position[0, 0], math.sqrt(float(self.prior_variance)))
-        deviations[self.net.weights :] = self.scale_spread
-        draws = deviations * rng.normal(replicas, self.chains * self.draws, position.shape[2])
+        normal = rng.normal(replicas, self.chains * self.draws, position.shape[2])
+        draws = self._prior_variances(position).sqrt() * normal
         if self.net.trained:
             draws = position.repeat(1, self.draws, 1)
         zero = torch.zeros_like(position)
@@ -196,26 +195,30 @@ class MCLMC(SampledPosterior):
         with torch.enable_grad():
             free = position.detach().requires_grad_()
             out = output_of(self.net)(self._weights(free), batch.x)
-            fit = self._log_likelihood(common, out, batch.y.unsqueeze(1))
-            weights, scales = free.split([self.net.weights, sum(self._groups)], 2)
-            squares = (
-                weights.square().sum(2) / float(self.prior_variance) + scales.square().sum(2) / self.scale_spread**2
-            )
-            log_density = fit - squares / 2
-            (gradient,) = torch.autograd.grad(log_density.sum(), free)
-        return log_density.detach(), gradient
+        fit, slope = self._log_likelihood(common, out.detach(), batch.y.unsqueeze(1))
+        (gradient,) = torch.autograd.grad(out, free, slope)
+        pull = position / self._prior_variances(position)
+        return fit - (position * pull).sum(2) / 2, gradient - pull
 
-    def _log_likelihood(self, common: Common, out: Tensor, y: Tensor) -> Float[Tensor, "R C"]:
-        """Return log p(D | w) up to a constant, with unknown noise integrated out."""
+    def _log_likelihood(self, common: Common, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log p(D | w) up to a constant with unknown noise integrated out, and its gradient in the outputs."""
         n_data, prior = float(common.n_data), cast(Any, self.likelihood)
         copies = n_data / y.shape[2]
         if not self.scales_unknown:
-            return copies * prior.log_prob(prior.expected(common.noise), out, y).sum(2)
+            noise = prior.expected(common.noise)
+            return copies * prior.log_prob(noise, out, y).sum(2), copies * prior.score(noise, out, y)
         rate = self._rate(out, y, copies)
         tau = self.noise_shape(n_data) / rate
-        # log p(D | w) = log p(D | w, tau) + log p(tau) - log p(tau | w, D) for any tau; here the mean of the last
+        # log p(D | w) = log p(D | w, tau) + log p(tau) - log p(tau | w, D) for any tau. At the mean of the last,
+        # its derivative in the rate is 0, so that only the first term has a gradient.
         priors = (prior.prior_shape - 1) * tau.log() - prior.prior_rate * tau - rate.log()
-        return copies * prior.log_prob(tau, out, y).sum(2) + priors.sum(2)
+        fit = copies * prior.log_prob(tau, out, y).sum(2) + priors.sum(2)
+        return fit, copies * prior.score(tau, out, y)
+
+    def _prior_variances(self, like: Tensor) -> Float[Tensor, " d"]:
+        """Return the prior variances of the coordinates: of weights eta, of the logarithms of scales s^2."""
+        weights = torch.full_like(like[0, 0, : self.net.weights], float(self.prior_variance))
+        return torch.cat([weights, torch.full_like(like[0, 0, self.net.weights :], self.scale_spread**2)])
 
     @property
     def _groups(self) -> tuple[int, int]:
@@ -251,7 +254,7 @@ def _divided(batch: Batch, count: int, rng: Rng) -> Iterator[Batch]:
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": {},
-    "small": {"epochs": 200, "start": 60, "warmup": 60, "start_batch": 10, "prior_scales": "fixed"},
+    "small": {"epochs": 200, "start": 60, "warmup": 60, "chains": 4, "start_batch": 10, "prior_scales": "fixed"},
 }
 
 CONTRACT: dict[str, object] = {

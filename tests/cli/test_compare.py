@@ -246,10 +246,14 @@ def test_a_feature_that_is_constant_in_training_is_told(compare, tmp_path):
 
 def test_noise_that_depends_on_the_input(compare, explore, table):
     """It is recorded, saved and loaded, has settings, and may be a candidate's."""
-    compare(
+    said = compare(
         "--posterior", "noisy-kfac,map", "--likelihood", "heteroscedastic", "-p", "likelihood.spread=0.5",
-        "--calibrate", 0.2,
-    )  # fmt: skip
+        "-p", "likelihood.resolution=0.25", "--calibrate", 0.2,
+    ).stderr  # fmt: skip
+    assert (
+        "rounded, in steps of likelihood.resolution=0.25 standard" in said
+        and "pass -p likelihood.resolution=0.\n" in said
+    )
     assert config()["likelihood"] == "heteroscedastic" and config()["likelihood_settings"]["spread"] == 0.5
     model = library.load_run(RUN).fitted
     assert isinstance(model.posterior.likelihood, library.Heteroscedastic) and model.posterior.likelihood.spread == 0.5

@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[int, nn.Module]] = {
 }
 VARIANCES = (0.1, 0.01, 0.001, 0.0)
 SETTINGS: dict[str, Any] = {
-    "start": 100, "warmup": 100, "epochs": 1200, "thinning": 10, "chains": 8, "prior_scales": "fixed", "start_batch": 10
+    "start": 100, "warmup": 100, "epochs": 1200, "thinning": 10, "chains": 8, "start_batch": 10
 }  # fmt: skip
 NUTS: dict[str, Any] = {"warmup": 50, "epochs": 250, "thinning": 5, "chains": 4}
 

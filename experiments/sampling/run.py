@@ -48,7 +48,6 @@ METHODS: dict[str, tuple[str, tuple[int, ...], Any, dict[str, Any]]] = {
     "five fits": ("noisy-kfac", (50,), NOISE, {"members": 5}),
     "five fits, input noise": ("noisy-kfac", (50,), INPUT_NOISE, {"members": 5}),
     "mclmc": ("mclmc", (50,), NOISE, {}),
-    "mclmc, fixed prior": ("mclmc", (50,), NOISE, {"prior_scales": "fixed"}),
     "NUTS": ("hmc", (50,), NOISE, registry.settings_in(registry.find("posteriors", "hmc"), "default")),
     "mclmc, input noise": ("mclmc", (24, 24), INPUT_NOISE, {}),
 }

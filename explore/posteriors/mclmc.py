@@ -77,7 +77,7 @@ class MCLMC(SampledPosterior):
     precondition: bool = True  # whether the dynamics are those of coordinates divided by their deviations
     energy_variance: float = 0.01  # target of the tuning at the end of the warm-up, in nats^2 per dimension
     prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number
-    prior_scales: Literal["fixed", "layers", "inputs"] = "layers"  # factors on the prior's deviations that are sampled
+    prior_scales: Literal["fixed", "layers", "inputs"] = "fixed"  # factors on the prior's deviations that are sampled
     scale_spread: float = 1.0  # standard deviation of the logarithms of these factors
 
     mixture_error: ClassVar[str] = "mclmc samples the exact posterior, so mixing fits adds nothing; use more chains"
@@ -254,7 +254,7 @@ def _divided(batch: Batch, count: int, rng: Rng) -> Iterator[Batch]:
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": {},
-    "small": {"epochs": 200, "start": 60, "warmup": 60, "chains": 4, "start_batch": 10, "prior_scales": "fixed"},
+    "small": {"epochs": 200, "start": 60, "warmup": 60, "chains": 4, "start_batch": 10},
 }
 
 CONTRACT: dict[str, object] = {

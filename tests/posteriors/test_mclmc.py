@@ -31,7 +31,7 @@ def test_linear_gaussian_model_has_the_exact_mean_and_covariance():
     y = x @ rng.normal(1, 7, 1) + 0.3 + 0.5 * rng.normal(2, 24, 1)
     posterior = MCLMC(
         net=Net(nn.Linear(7, 1)), likelihood=Gaussian(noise_std=0.5), prior_variance=0.8,
-        epochs=560, start=20, warmup=40, thinning=10, chains=8, energy_variance=1e-3, prior_scales="fixed",
+        epochs=560, start=20, warmup=40, thinning=10, chains=8, energy_variance=1e-3,
     )  # fmt: skip
     state, info = last_epoch(posterior, x, y, draw())[2:]
     mean, covariance = oracles.ridge(x, y, 0.5, 0.8)
@@ -58,7 +58,7 @@ def test_linear_gaussian_model_has_the_exact_mean_and_covariance():
 def test_density_is_that_of_the_model(likelihood):
     """Unknown precisions are integrated out on a grid."""
     net, rng, copies = Net(mlp(2, [3], 4)), draw(5), 2.5
-    posterior = MCLMC(net=net, likelihood=likelihood, prior_variance=0.6, prior_scales="fixed")
+    posterior = MCLMC(net=net, likelihood=likelihood, prior_variance=0.6)
     x, z = rng.normal(1, 6, 2), rng.normal(1, 5, net.weights)
     state = posterior.init(6 * copies, 1, rng)
     layers = posterior.net.output(unflatten(z, net.shapes), x)
@@ -95,7 +95,7 @@ def test_scales_multiply_the_prior_of_layers_and_inputs(scales, groups):
     posterior = MCLMC(
         net=net, likelihood=Gaussian(noise_std=1.0), prior_variance=0.6, prior_scales=scales, scale_spread=spread
     )
-    plain = MCLMC(net=net, likelihood=Gaussian(noise_std=1.0), prior_variance=0.6, prior_scales="fixed")
+    plain = MCLMC(net=net, likelihood=Gaussian(noise_std=1.0), prior_variance=0.6)
     x, z = rng.normal(1, 6, 2), rng.normal(1, 5, net.weights + groups)
     batch, state = Batch(x, x[..., :1].sin()), posterior.init(6, 1, rng)
     v, t = z.split([net.weights, groups], 2)
@@ -263,7 +263,7 @@ def test_steps_on_parts_of_the_data_have_the_mean_and_slightly_wider_draws():
     y = x @ rng.normal(1, 3, 1) + 0.3 + 0.5 * rng.normal(1, 400, 1)
     posterior = MCLMC(
         net=Net(nn.Linear(3, 1)), likelihood=Gaussian(noise_std=0.5), epochs=200, start=20, warmup=40, chains=16,
-        thinning=10, energy_variance=1e-3, prior_scales="fixed", step_batch=100,
+        thinning=10, energy_variance=1e-3, step_batch=100,
     )  # fmt: skip
     state, info = last_epoch(posterior, x, y, draw())[2:]
     mean, covariance = oracles.ridge(x, y, 0.5, 1.0)

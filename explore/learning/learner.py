@@ -236,8 +236,11 @@ class ActiveLearner:
 
     def _renew(self) -> None:
         old, self._fitted, self.posterior = self.posterior, None, self._posterior_for(self.labelled.shape[1])
-        if self.posterior is not old:  # whose chains may have other shapes
-            self._carried = None
+        if self._carried is None or self.posterior is old:
+            return
+        new: Any = self.posterior
+        if new.net.shapes != old.net.shapes or dataclasses.replace(new, net=old.net) != old:
+            self._carried = None  # chains with other settings may differ in number and tuning
 
     @property
     def _initial(self) -> State:

@@ -279,9 +279,13 @@ def test_a_learner_moves_the_chains_on_and_resumes_exactly():
     x, labels = draw().normal(40, 2).numpy(), draw(1).normal(40, 1).numpy()
     settings = {"epochs": 40, "start": 10, "warmup": 20, "thinning": 4, "chains": 2}
 
+    def posterior(labels):
+        """A new one with the same settings, as for the commands; with 13 labels, other settings."""
+        more = {"chains": 3} if labels == 13 else {}
+        return explore.posterior("mclmc", Net(mlp(2, [4], 1)), "gaussian", "small", **settings | more)
+
     def learner():
-        posterior = explore.posterior("mclmc", Net(mlp(2, [4], 1)), "gaussian", "small", **settings)
-        made = explore.ActiveLearner(posterior, x, ["epig"], trials=2)
+        made = explore.ActiveLearner(posterior(0), x, ["epig"], trials=2, posterior_for=posterior)
         made.tell([list(range(10))] * 2, labels[[list(range(10))] * 2])
         return made
 
@@ -299,3 +303,6 @@ def test_a_learner_moves_the_chains_on_and_resumes_exactly():
     scratch = learner()
     scratch.tell(chosen, labels[chosen])
     assert not torch.equal(scratch.fitted.state.chains.position, one.fitted.state.chains.position)
+    chosen = one.ask(1).indices
+    one.tell(chosen, labels[chosen])
+    assert len(list(one.fit())) == 40

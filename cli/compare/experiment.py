@@ -79,7 +79,8 @@ class Experiment:
         parts, place = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
         names = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
         self.plan = f"{', '.join(names)} on {parts}{counted(settings.splits, 'split')}, on {place}"
-        self.note = "\n".join(filter(None, [self.dataset.note, problem.rounded(settings.likelihood_settings)]))
+        notes = [self.dataset.note, *(problem.rounded(settings.noise(label)) for label in settings.posteriors)]
+        self.note = "\n".join(filter(None, dict.fromkeys(notes)))
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)
 

@@ -38,9 +38,7 @@ MODELS: dict[str, tuple[int, nn.Module]] = {
     "two units": (1, nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.Linear(2, 1))),
 }
 VARIANCES = (0.1, 0.01, 0.001, 0.0)
-SETTINGS: dict[str, Any] = {
-    "start": 100, "warmup": 100, "epochs": 1200, "thinning": 10, "chains": 8, "start_batch": 10
-}  # fmt: skip
+SETTINGS: dict[str, Any] = {"start": 100, "warmup": 100, "epochs": 1200, "thinning": 10, "chains": 8, "start_batch": 10}
 NUTS: dict[str, Any] = {"warmup": 50, "epochs": 250, "thinning": 5, "chains": 4}
 
 

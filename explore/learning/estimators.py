@@ -119,7 +119,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         calibrate: share of the data that a second fit holds out, to fit one factor on the predictive variance;
             0: no calibration. Must be 0 for classification.
         likelihood: a name from `explore list likelihoods`, for numbers; None: "gaussian". With "heteroscedastic", the
-            noise depends on the features.
+            noise depends on the features, and targets with repeated values are taken as rounded, unless noise is
+            {"resolution": ()}.
         noise: settings of the likelihood, such as {"noise_std": 0.1}, in standard deviations of the targets.
             None: the noise is learned. The prior on the noise precision then comes from the preset or, without a
             preset, from the recommended settings.

@@ -29,13 +29,13 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
 
 
 def output_of(net: Network) -> Output:
-    """Return the output function of a network: a fast one for an nn.Sequential of Linear layers and `ACTIVATIONS`.
+    """Return the output function of a network: a fast one for Linear layers with one of `ACTIVATIONS` between them.
 
     The fast one has gradients with respect to the weights alone.
     """
     kinds = tuple(kind for kind in net.sequence if kind is not nn.Identity)
-    allowed = [{nn.Linear} if i % 2 == 0 else ACTIVATIONS.keys() for i in range(len(kinds))]
-    if len(kinds) % 2 == 0 or not all(kind in some for kind, some in zip(kinds, allowed, strict=True)):
+    layers, between = kinds[::2], kinds[1::2]
+    if len(layers) == len(between) or {*layers} != {nn.Linear} or not {*between} <= ACTIVATIONS.keys():
         return net.output
 
     def output(weights: Weights, x: Float[Tensor, "R B D"]) -> Float[Tensor, "R S B O"]:
@@ -43,7 +43,7 @@ def output_of(net: Network) -> Output:
             return net.output(weights, x)
         replicas, samples = weights[0].shape[:2]
         h = x.mT.unsqueeze(1).expand(-1, samples, -1, -1).flatten(0, 1)  # [(R S), D, B]
-        out: Tensor = _Layers.apply(h, kinds[1::2], net.biases, *(w.flatten(0, 1).mT for w in weights))
+        out: Tensor = _Layers.apply(h, between, net.biases, *(w.flatten(0, 1).mT for w in weights))
         return out.mT.unflatten(0, (replicas, samples))
 
     return output

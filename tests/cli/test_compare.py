@@ -250,10 +250,8 @@ def test_noise_that_depends_on_the_input(compare, explore, table):
         "--posterior", "noisy-kfac,map", "--likelihood", "heteroscedastic", "-p", "likelihood.spread=0.5",
         "-p", "likelihood.resolution=0.25", "--calibrate", 0.2,
     ).stderr  # fmt: skip
-    assert (
-        "rounded, in steps of likelihood.resolution=0.25 standard" in said
-        and "pass -p likelihood.resolution=0.\n" in said
-    )
+    assert said.count("rounded, in steps of likelihood.resolution=0.25 standard") == 1
+    assert "pass -p likelihood.resolution=0.\n" in said
     assert config()["likelihood"] == "heteroscedastic" and config()["likelihood_settings"]["spread"] == 0.5
     model = library.load_run(RUN).fitted
     assert isinstance(model.posterior.likelihood, library.Heteroscedastic) and model.posterior.likelihood.spread == 0.5

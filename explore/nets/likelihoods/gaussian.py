@@ -96,7 +96,7 @@ class Gaussian:
         return torch.addcmul(normaliser, noise.unsqueeze(2), self.squares(out, y), value=-0.5).sum(-1)
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        return self.precision(noise, out) * _residual(y, self.mean(out))
+        return self.precision(noise, out) * residual_of(y, self.mean(out))
 
     def sample(self, noise: Tensor, out: Tensor, rng: Rng) -> Float[Tensor, "R S B M"]:
         mean = self.mean(out)
@@ -119,7 +119,7 @@ class Gaussian:
 
     def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
         """Return the squared residuals, times the precision relative to tau. Their mean determines q(tau)."""
-        return _residual(y, self.mean(out)).square()
+        return residual_of(y, self.mean(out)).square()
 
     def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
         if self.noise_std is not None:
@@ -135,7 +135,7 @@ def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor
     return n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
 
 
-def _residual(y: Tensor, mean: Tensor) -> Tensor:
+def residual_of(y: Tensor, mean: Tensor) -> Tensor:
     """Return targets minus means; raise InputError if shapes differ in a way that would broadcast wrongly."""
     if y.shape[-1] != mean.shape[-1] or y.dim() != mean.dim():
         raise InputError(f"targets must have shape [..., {mean.shape[-1]}] like the means; got {list(y.shape)}")

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.errors import InputError, check_range
-from explore.nets.likelihoods.gaussian import Gaussian
+from explore.nets.likelihoods.gaussian import Gaussian, residual_of
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,10 @@ class Heteroscedastic(Gaussian):
         return noise.unsqueeze(2) * (-2 * self.log_deviation(out)).exp()
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        excess = noise.unsqueeze(2) * self.squares(out, y) - 1
-        return torch.cat([super().score(noise, out, y), excess * self._slope(out)], -1)
+        residual, s = residual_of(y, self.mean(out)), self.log_deviation(out)
+        precision = noise.unsqueeze(2) * (-2 * s).exp()
+        excess = precision * self._over_cells(residual.square()) - 1
+        return torch.cat([precision * residual, excess * self._slope(s)], -1)
 
     def training_weights(self, out: Tensor) -> Float[Tensor, "R S B O"]:
         """Return factors on the score in training, up to one constant per output: exp(2 beta s) for the means."""
@@ -76,20 +78,23 @@ class Heteroscedastic(Gaussian):
 
     def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
         """Return, for each mean, sqrt(precision) and, for each log deviation, sqrt(2) ds/dg, times unit vectors."""
-        roots = torch.cat([self.precision(noise, out).sqrt(), math.sqrt(2) * self._slope(out)], -1)
+        roots = torch.cat([self.precision(noise, out).sqrt(), math.sqrt(2) * self._slope(self.log_deviation(out))], -1)
         return roots * torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
 
     def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
-        squares = super().squares(out, y)
-        if self.resolution:
-            if len(self.resolution) != squares.shape[-1]:
-                count = f"likelihood.resolution has {len(self.resolution)} values"
-                raise InputError(f"{count}, but there are {squares.shape[-1]} targets. Give one for each")
-            # Not a tensor of the resolutions: copying it to a GPU cannot be recorded in a graph.
-            each = zip(squares.unbind(-1), self.resolution, strict=True)
-            squares = torch.stack([of_target + r**2 / 12 for of_target, r in each], -1)
-        return squares * (-2 * self.log_deviation(out)).exp()
+        return self._over_cells(super().squares(out, y)) * (-2 * self.log_deviation(out)).exp()
 
-    def _slope(self, out: Tensor) -> Float[Tensor, "R S B M"]:
-        """Return ds/dg."""
-        return self.spread * (1 - (self.log_deviation(out) / self.limit).square())
+    def _over_cells(self, squares: Float[Tensor, "R S B M"]) -> Float[Tensor, "R S B M"]:
+        """Return the means of squared residuals over the cells of rounded targets."""
+        if not self.resolution:
+            return squares
+        if len(self.resolution) != squares.shape[-1]:
+            count = f"likelihood.resolution has {len(self.resolution)} values"
+            raise InputError(f"{count}, but there are {squares.shape[-1]} targets. Give one for each")
+        # Not a tensor of the resolutions: copying it to a GPU cannot be recorded in a graph.
+        each = zip(squares.unbind(-1), self.resolution, strict=True)
+        return torch.stack([of_target + r**2 / 12 for of_target, r in each], -1)
+
+    def _slope(self, s: Float[Tensor, "R S B M"]) -> Float[Tensor, "R S B M"]:
+        """Return ds/dg, given s."""
+        return self.spread * (1 - (s / self.limit).square())

@@ -182,12 +182,9 @@ class Experiment:
         if s.figures:
             likelihood = posterior.likelihood
             gaussian = Gaussian() if self.dataset.classes else getattr(likelihood, "exact", likelihood)
-            bands, boundary = joblib.Parallel(n_jobs=min(s.jobs, 2))(
-                (
-                    joblib.delayed(toys.bands)(posterior, gaussian, s.hidden, self.rng, s.samples),
-                    joblib.delayed(toys.boundary)(posterior, s.hidden, self.rng, s.samples),
-                )
-            )
+            draw = [joblib.delayed(toys.bands)(posterior, gaussian, s.hidden, self.rng, s.samples)]
+            draw += [joblib.delayed(toys.boundary)(posterior, s.hidden, self.rng, s.samples)] * posterior.classifies
+            bands, boundary = [*joblib.Parallel(n_jobs=min(s.jobs, 2))(draw), None][:2]
         on_cpu = {tag: value.cpu() for tag, value in scalars.items()}
         reliability = compare.Reliability(*(t.cpu() for t in reliability))
         return Finished(on_cpu, state.common.alive.cpu(), self._seconds, reliability, bands, boundary)

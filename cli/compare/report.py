@@ -260,17 +260,18 @@ PICTURES: dict[str, tuple[str, Callable[[Axes, Finished], None]]] = {
 
 
 def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
-    """Draw the figure `picture` (a key of `PICTURES`), one panel per posterior. Return None if a fit lacks the data."""
+    """Draw the figure `picture` (a key of `PICTURES`), one panel per posterior that has it. Return None if none has."""
     heading, panel = PICTURES[picture]
-    if any(getattr(f, picture) is None for f in finished.values()):
+    shown = {name: f for name, f in finished.items() if getattr(f, picture) is not None}
+    if not shown:
         return None
-    figure, every = panels(len(finished), columns=4, width=3.6, height=3.6)
-    for axes, (name, f) in zip(every, finished.items(), strict=True):
+    figure, every = panels(len(shown), columns=4, width=3.6, height=3.6)
+    for axes, (name, f) in zip(every, shown.items(), strict=True):
         axes.grid(visible=False)
         panel(axes, f)
         axes.set_title(literal(name))
     every[0].legend(fontsize="x-small", loc="upper left")
-    if len(finished) > 1:
+    if len(shown) > 1:
         figure.suptitle(heading, fontsize=11)
     return figure
 

@@ -82,6 +82,8 @@ class Predictive(Checked, ABC):
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
     by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ between replicas, see `candidates`
     partial: ClassVar[bool] = True  # whether targets may be partly NaN (missing), see `PartialGaussian`
+    classifies: ClassVar[bool] = True  # whether targets may be classes
+    of_weights: ClassVar[bool] = True  # whether `sample` returns weights of `net`; if not, only `functions` predicts
     mixture_error: ClassVar[str] = ""  # why mixtures of this posterior are not allowed; empty: they are
     prior_error: ClassVar[str] = ""  # why weights that no data determine may not keep the prior; empty: they do
     pretrained_error: ClassVar[str] = ""  # why it cannot start from the weights of a trained module; empty: it can
@@ -312,16 +314,11 @@ def expand_norms(norms: NormState, samples: int) -> tuple[Float[Tensor, "R S 4 _
 
 
 def advance_norms(
-    norms: NormState,
-    net: Network,
-    taps: tuple[NormTaps, ...],
-    count: tuple[int, int],
-    lr: float,
-    step: Int[Tensor, " R"],
+    norms: NormState, net: Network, taps: tuple[NormTaps, ...], count: tuple[int, int], lr: float, step: Tensor
 ) -> NormState:
     """Update running statistics, scales and shifts of batch-norm layers from the taps of a training pass.
 
-    `count` is (number of samples, number of examples).
+    `count` is (number of samples, number of examples), `step` the number of this step for each replica, [R].
     """
     values, gradients = [], []
     for v, t, norm in zip(norms.values, taps, net.norms, strict=True):

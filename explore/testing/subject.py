@@ -21,7 +21,7 @@ from explore.core.shapes import Batch, State
 from explore.inference.base import Variational
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.members import mixture
-from explore.nets.likelihoods import Gaussian
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic
 from explore.nets.net import Net, mlp
 from explore.testing.suite import expect_defaults
 
@@ -47,6 +47,7 @@ NETS = {
     "dense-norm": Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))),
 }  # fmt: skip
 PARTS = {"convolutions": "conv", "norms": "dense-norm"}  # layer types that a posterior may reject, each with a network
+LIKELIHOODS = {"Categorical": Categorical(), "Bernoulli": Bernoulli(), "Heteroscedastic": Heteroscedastic()}
 INTERVAL = re.compile(r"[\[(]-?(inf|[\d.e+-]+), ?-?(inf|[\d.e+-]+)[\])]")
 
 
@@ -57,7 +58,8 @@ class Contract:
     Args:
         lively: settings at which three updates visibly change everything that is learned; default: the class defaults.
         forgetful: settings at which the state depends mostly on the last few batches; default: `lively`.
-        refuses: layer types that the posterior rejects with `InputError`: "convolutions", "norms" (batch norm) or both.
+        refuses: what the posterior rejects with `InputError`: "convolutions", "norms" (batch norm), or the names of
+            likelihoods in `LIKELIHOODS`.
         linear: for Gaussian posteriors: pairs (moments, settings), e.g. `[("covariance", {"lr": 0.2})]`. With these
             settings, 600 updates must reach the moments of Bayesian linear regression to six digits. The moments are
             "covariance": mean and covariance; "diagonal": the mean, and the covariance if the exact covariance is
@@ -105,7 +107,9 @@ class Subject:
         unknown = sorted(set(declared) - set(allowed))
         assert not unknown, f"{self.name}: CONTRACT has {unknown}; allowed: {', '.join(allowed)}"
         contract = Contract(**declared)
-        assert set(contract.refuses) <= set(PARTS), f'{self.name}: "refuses" in CONTRACT may contain {list(PARTS)}'
+        assert set(contract.refuses) <= {*PARTS, *LIKELIHOODS}, (
+            f'{self.name}: "refuses" in CONTRACT may contain {[*PARTS, *LIKELIHOODS]}'
+        )
         return contract
 
     def add(self, key: str, value: str) -> str:
@@ -174,7 +178,7 @@ class Subject:
         if net == "norm" and "convolutions" in self.contract.refuses:
             net = "dense-norm"
         present = {"convolutions": any(NETS[net].convolutions), "norms": bool(NETS[net].norms)}
-        if any(present[part] for part in self.contract.refuses):
+        if any(present.get(part) for part in self.contract.refuses):
             pytest.skip("it refuses such nets")
         return {"net": NETS[net], **({"batch_norm": policy} if policy else {})}
 
@@ -187,7 +191,7 @@ class Subject:
         posterior, rng = self.build(net, likelihood, **dict(settings)), seeded()
         batch, before = data(net), start(posterior, N, R, rng)
         state = finish(posterior, train(posterior, before, batch, rng, steps), batch)
-        out, start_out = (posterior.net.output(posterior.sample(s, 100, seeded(9)), batch.x) for s in (state, before))
+        out, start_out = (outputs(posterior, s, 100, batch.x) for s in (state, before))
         size = out.abs().amax((1, 2, 3))
         wild = (~state.common.alive | ~(size < 1e4 * batch.y.abs().amax())).nonzero().flatten().tolist()
         assert not wild, (
@@ -223,6 +227,16 @@ def data(net: Net = MLP, seed: int = 5, device: str = "cpu") -> Batch:
     x = seeded(seed, device).stream("toy").normal(R, N, *((1, 4, 4) if any(net.convolutions) else (2,)))
     flat = x.flatten(2)
     return Batch(x, torch.stack([flat.sum(2).sin(), flat.prod(2), flat[:, :, 0].cos()], 2))
+
+
+def outputs(posterior: Any, state: State, n: int, x: Tensor) -> Tensor:
+    """Return the outputs of n weight samples at x, [R, S, B, O]; of n functions, if the posterior is not of weights."""
+    if posterior.of_weights:
+        out: Tensor = posterior.net.output(posterior.sample(state, n, seeded(9)), x)
+        return out
+    net, layers, _ = posterior.functions(state, n, seeded(9))
+    drawn: Tensor = net.output(layers, x)
+    return drawn
 
 
 def start(posterior: Any, n_data: float, replicas: int, rng: Rng) -> State:

@@ -18,9 +18,23 @@ from explore.core.errors import InputError, check_range
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference import predict
-from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic
+from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.testing.subject import MLP, NETS, PARTS, N, R, Subject, data, finish, seeded, start, train
+from explore.testing.subject import (
+    LIKELIHOODS,
+    MLP,
+    NETS,
+    PARTS,
+    N,
+    R,
+    Subject,
+    data,
+    finish,
+    outputs,
+    seeded,
+    start,
+    train,
+)  # fmt: skip
 from explore.testing.suite import Suite, assert_same_bits
 
 POSTERIORS = Suite()
@@ -35,8 +49,9 @@ def functions_are_pure(subject: Subject, case: str) -> None:
     posterior = subject.build(**subject.variant(variant))
     batch = data(posterior.net, device=device)
     state, reseeded = (start(posterior, N, R, seeded(seed, device)) for seed in (0, 1))
-    weights = [next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (state, reseeded)]
-    assert not torch.equal(*weights), "the first weights do not depend on the generator"
+    if posterior.of_weights:
+        weights = [next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (state, reseeded)]
+        assert not torch.equal(*weights), "the first weights do not depend on the generator"
 
     def called(name: str, function: Callable[[Rng], Any]) -> Any:
         """Call a function twice and return its result; assert equal results and unchanged arguments."""
@@ -175,27 +190,31 @@ def step_size(subject: Subject, lr: float = 0.02) -> dict[str, Any]:
 
 def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
     """Return the loss [R], averaged over weight samples, in evaluation mode: squared error or cross-entropy (nats)."""
-    layers, noise = posterior.joint_sample(state, 30, seeded(9))
-    out = posterior.net.output(layers, batch.x)
+    out = outputs(posterior, state, 30, batch.x)
     if not posterior.likelihood.discrete:
         return (posterior.likelihood.mean(out) - batch.y.unsqueeze(1)).square().mean((1, 2, 3))
+    noise = posterior.joint_sample(state, 30, seeded(9))[1]
     nats: Tensor = -posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2))
     return nats
 
 
 @POSTERIORS.check("Categorical", "Bernoulli", "Heteroscedastic", "Gaussian", "norm-frozen", "norm-adam")
 def training_lowers_the_loss(subject: Subject, case: str) -> None:
-    other = {"Categorical": Categorical(), "Bernoulli": Bernoulli(), "Heteroscedastic": Heteroscedastic()}
-    settings: dict[str, Any] = {"likelihood": other.get(case)}
+    settings: dict[str, Any] = {"likelihood": LIKELIHOODS.get(case)}
     if case.startswith("norm"):
         settings |= subject.variant(case)
     elif case != "Gaussian":
         settings["net"] = Net(mlp(2, [8], {"Bernoulli": 1, "Heteroscedastic": 6}.get(case, 3)))
+    if case in subject.contract.refuses:
+        with pytest.raises(InputError, match=case):
+            subject.build(**settings)
+        return
     posterior = subject.build(**settings, **step_size(subject, 0.03))
     batch, rng = data(posterior.net), seeded()
     if posterior.likelihood.discrete:
         batch = Batch(batch.x, (batch.x[..., : posterior.net.outputs - 1 or 1] > 0).sum(2))
-    before = start(posterior, 1000, R, rng)  # large n_data, so that the prior has little weight
+    # Large n_data, so that the prior of weights matters little.
+    before = start(posterior, 1000 if posterior.of_weights else N, R, rng)
     state = finish(posterior, train(posterior, before, batch, rng, 40), batch)
     failed = (~state.common.alive).nonzero().flatten().tolist()
     assert not failed, (
@@ -203,7 +222,7 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
         f"{ {**subject.contract.lively, **step_size(subject, 0.03)} }: their state is not finite"
     )
     expect_fall(subject, loss(posterior, before, batch), loss(posterior, state, batch), f"40 updates ({case})")
-    subject.expect_uncertain(posterior, posterior.net.output(posterior.sample(state, 8, seeded(9)), batch.x))
+    subject.expect_uncertain(posterior, outputs(posterior, state, 8, batch.x))
     if case.startswith("norm"):
         _expect_normalised(posterior, before, state)
     elif case == "Gaussian" and not posterior.certain:

@@ -44,7 +44,7 @@ from explore.inference.updates.steps import settle
 from explore.nets.dense import output_of
 
 SIZE = 1e-3  # initial step size over sqrt(d)
-ADAM, RENEWED = 32, 4  # the largest number of steps of Adam per update, and steps of a chain with the same batch
+ADAM, RENEWED = 100, 4  # the largest number of steps of Adam per update, and steps of a chain with the same batch
 EXPLORE = 0.5  # target of the energy variance at the start of the warm-up, for long steps
 PROBES = 32  # training examples at which the draws of the chains are compared
 

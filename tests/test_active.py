@@ -29,7 +29,11 @@ START = np.array([[10, 11, 12], [20, 21, 22]])
 
 
 def posterior(name="noisy-kfac", likelihood=None, outputs=1, inputs=2, **settings):
-    sampled = {"hmc": {"epochs": 8, "warmup": 4, "max_tree_depth": 3}, "mclmc": {"epochs": 8, "start": 2, "warmup": 2}}
+    sampled = {
+        "hmc": {"epochs": 8, "warmup": 4, "max_tree_depth": 3},
+        "mclmc": {"epochs": 8, "start": 2, "warmup": 2},
+        "gp": {},
+    }
     quick = sampled.get(name, {"epochs": 4, "lr": 0.05})
     net = Net(mlp(inputs, [6], outputs))
     return registry.posterior(name, net, likelihood or Gaussian(), "small", **quick | settings)

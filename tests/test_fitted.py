@@ -35,7 +35,11 @@ NEW = X[:7] + 0.1
 
 
 def posterior(name="noisy-kfac", likelihood=None, outputs=2, **settings):
-    sampled = {"hmc": {"epochs": 8, "warmup": 4, "max_tree_depth": 3}, "mclmc": {"epochs": 8, "start": 2, "warmup": 2}}
+    sampled = {
+        "hmc": {"epochs": 8, "warmup": 4, "max_tree_depth": 3},
+        "mclmc": {"epochs": 8, "start": 2, "warmup": 2},
+        "gp": {},
+    }
     quick = sampled.get(name, {"epochs": 4})
     return registry.posterior(name, Net(mlp(2, [6], outputs)), likelihood or Gaussian(), "small", **quick | settings)
 

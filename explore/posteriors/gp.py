@@ -45,6 +45,7 @@ MOST = 2000  # examples
 JITTER = 1e-6  # variance added to that of the noise, relative to s
 PROPOSED, TAILS, NUDGE = 4, 5.0, 1e-3  # proposals for each draw of h, degrees of freedom, step of a difference
 BOUND = 14.0  # of the absolute logarithms of hyperparameters
+LOWEST = 1e30  # minus the evidence before any data
 HELD = 2**24  # numbers in the covariances that are computed at once
 
 
@@ -135,7 +136,7 @@ class GP(Predictive):
         inverse = (torch.eye(len(centre)).to(best) * 2 / max(count, 1)).repeat(replicas, targets, len(starts), 1, 1)
         draws = best[:, :, :1].repeat(1, 1, self.draws, 1)
         shared = common(self, n_data, replicas, rng)
-        return GPState(shared, x, y, best, zero - torch.inf, torch.zeros_like(best), inverse, zero, draws)
+        return GPState(shared, x, y, best, zero - LOWEST, torch.zeros_like(best), inverse, zero, draws)
 
     def update(self, state: GPState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[GPState, Info]:
         """Try a step of BFGS from each start; if it does not climb far enough, the next one is shorter."""
@@ -308,7 +309,7 @@ def _in_parts(of: Callable[..., tuple[Tensor, ...]], examples: int, *tensors: Te
     return tuple(torch.cat(values) for values in zip(*(of(*part) for part in parts), strict=True))
 
 
-PRESETS: dict[str, dict[str, object]] = {"default": {}}
+PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}}
 
 REFUSES = ("convolutions", "norms", "Categorical", "Bernoulli", "Heteroscedastic")
 CONTRACT: dict[str, object] = {"lively": {"epochs": 3, "draws": 4}, "refuses": REFUSES}

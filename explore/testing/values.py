@@ -49,9 +49,8 @@ def functions_are_pure(subject: Subject, case: str) -> None:
     posterior = subject.build(**subject.variant(variant))
     batch = data(posterior.net, device=device)
     state, reseeded = (start(posterior, N, R, seeded(seed, device)) for seed in (0, 1))
-    if posterior.of_weights:
-        weights = [next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (state, reseeded)]
-        assert not torch.equal(*weights), "the first weights do not depend on the generator"
+    weights = [next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (state, reseeded)]
+    assert not (posterior.of_weights and torch.equal(*weights)), "the first weights do not depend on the generator"
 
     def called(name: str, function: Callable[[Rng], Any]) -> Any:
         """Call a function twice and return its result; assert equal results and unchanged arguments."""

@@ -22,7 +22,7 @@ from explore.core.shapes import State
 from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.linearised import LinearisedNet, at_mean
+from explore.inference.linearised import at_mean
 from explore.nets.protocols import Likelihood, Network, Noise, count_samples, find_part
 
 BUDGET = 2**21  # maximum number of values in one layer of a chunk, over all R and S
@@ -40,6 +40,15 @@ class Inputs(Protocol):
     @property
     def shape(self) -> torch.Size: ...
     def __getitem__(self, key: Any, /) -> Tensor: ...
+
+
+@runtime_checkable
+class Functions(Protocol):
+    """Functions given by layers; `width` counts the values per example and function, as for a `Net`."""
+
+    @property
+    def width(self) -> int: ...
+    def output(self, layers: Any, x: Tensor, /) -> Float[Tensor, "R S B O"]: ...
 
 
 class Moments(NamedTuple):
@@ -69,7 +78,7 @@ class ClassPrediction(NamedTuple):
 class Predictor:
     """S networks sampled from a posterior, with predictive distribution p(y | x) = 1/S sum_s p(y | x, w_s, noise_s)."""
 
-    net: Network | LinearisedNet
+    net: Network | Functions
     likelihood: Likelihood  # a network predicts M real values, or the probabilities of M classes
     layers: tuple[Any, ...]  # weight samples [R, S, I, O] per layer, or `Functions`
     noise: Noise  # one noise parameter per weight sample

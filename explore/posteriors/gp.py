@@ -69,7 +69,7 @@ class Paths(NamedTuple):
     x: Float[Tensor, "R n D"]
     h: Float[Tensor, "R M K H"]
     frequencies: Float[Tensor, "R M K P F D"]  # of the P pairs for each draw of h
-    w: Float[Tensor, "R M K P 2F"]
+    w: Float[Tensor, "R M K P 2*F"]
     mean: Float[Tensor, "R M K n 1"]  # K^-1 y
     change: Float[Tensor, "R M K n P"]  # K^-1 (phi(X) w + e)
 
@@ -267,7 +267,7 @@ def covariance(
 
 
 def prior_draws(
-    h: Float[Tensor, "*N H"], frequencies: Float[Tensor, "*N P F D"], w: Float[Tensor, "*N P 2F"], x: Tensor
+    h: Float[Tensor, "*N H"], frequencies: Float[Tensor, "*N P F D"], w: Float[Tensor, "*N P 2*F"], x: Tensor
 ) -> Float[Tensor, "*N B P"]:
     """Return draws phi(x)^T w of the prior at x [*N, B, D], with Fourier features phi (Rahimi and Recht 2007)."""
     pairs, count = frequencies.shape[-3:-1]

@@ -40,7 +40,7 @@ def covered(model, y, level=0.9):
 
 SEVERAL: dict[str, dict[str, Any]] = {
     "bbb": {"epochs": 150},
-    "vogn": {"epochs": 100},
+    "vogn": {"epochs": 250},
     "noisy-kfac": {"epochs": 100, "members": 3},
     "ensemble": {"epochs": 100, "members": 3, "lr": 0.01, "batch_size": 10},
     "map": {"epochs": 50, "lr": 0.01, "batch_size": 10},
@@ -58,7 +58,7 @@ def test_a_precise_target_beside_a_noisy_one_has_intervals_of_its_own(name):
     width = (high - low).mean(0)
     assert 3 < width[0] < 3.6 and 0.06 < width[1] < 0.14  # the noise alone: 3.29 and 0.066
     # 400 labels give the noise to 4 %, which is 1.5 % of coverage; the net's own doubt widens the narrow one.
-    assert abs(covered(model, y)[0] - 0.9) < 0.03 and covered(model, y)[1] > 0.87
+    assert abs(covered(model, y)[0] - 0.9) < 0.03 and 0.87 < covered(model, y)[1] < 0.99
 
 
 @dataclass(frozen=True)

@@ -92,16 +92,16 @@ class PathsNet:
         paths: Paths = layers[0]
         precise = x.to(paths.h)[:, None, None]
         self.width = -(-(paths.w[0].numel() + paths.mean[0].numel()) // paths.samples)
-        known = covariance(self.kernel, paths.h, precise, paths.x[:, None, None])
-        change = prior_draws(paths.h, paths.frequencies, paths.w, precise) - known @ paths.change
-        mean = known @ paths.mean
+        covariances = covariance(self.kernel, paths.h, precise, paths.x[:, None, None])
+        change = prior_draws(paths.h, paths.frequencies, paths.w, precise) - covariances @ paths.change
+        mean = covariances @ paths.mean
         every = torch.stack([mean + change, mean - change], 5)  # [R, M, K, B, P, 2]
         return every.permute(0, 2, 4, 5, 3, 1).flatten(1, 3).to(x)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GP(Predictive):
-    """A Gaussian process for numbers, in double precision; the network only gives the number of inputs and targets."""
+    """A Gaussian process for numbers, in double precision; of the network, only inputs and targets count."""
 
     epochs: int = 30  # steps towards the maxima
     batch_size: int = 2**31
@@ -159,8 +159,7 @@ class GP(Predictive):
         hessian = ((slopes - self._evidences(best, data)[1].unsqueeze(3)) / NUDGE).flatten(0, 1)
         curvature, axes = torch.linalg.eigh(-(hessian + hessian.mT) / 2)
         best, scale = best.flatten(0, 1), curvature.clamp_min(1 / 3).rsqrt().unsqueeze(2)  # no wider than the prior's
-        z = rng.normal(*best.shape[:2], PROPOSED * self.draws // best.shape[1], size).double()
-        z = z * (TAILS / 2 / rng.gamma(torch.full_like(z[..., :1], TAILS / 2, dtype=rng.dtype)).double()).sqrt()
+        z = student(rng, TAILS, *best.shape[:2], PROPOSED * self.draws // best.shape[1], size)
         proposed = (best.unsqueeze(2) + (z * scale) @ axes.mT).flatten(1, 2).clamp(-BOUND, BOUND)
         apart = ((proposed.unsqueeze(1) - best.unsqueeze(2)) @ axes / scale).square().sum(3)
         each = -0.5 * (TAILS + size) * (1 + apart / TAILS).log() - scale.log().sum((2, 3)).unsqueeze(2)
@@ -173,10 +172,8 @@ class GP(Predictive):
         """Return about n functions as `Paths`: the same number of pairs for each draw of h, or one for the first."""
         h, x = state.draws[:, :, : -(-n // 2)].double(), state.x.double()
         pairs = max(1, n // (2 * h.shape[2]))
-        frequencies = rng.normal(*h.shape[:3], pairs, self.frequencies, x.shape[2]).double()
-        if self.kernel == "matern":  # Student's t with 5 degrees of freedom
-            shape = torch.full_like(frequencies[..., :1], 2.5, dtype=rng.dtype)
-            frequencies = frequencies * (2.5 / rng.gamma(shape).double()).sqrt()
+        shape = (*h.shape[:3], pairs, self.frequencies, x.shape[2])
+        frequencies = student(rng, 5.0, *shape) if self.kernel == "matern" else rng.normal(*shape).double()
         w = rng.normal(*h.shape[:3], pairs, 2 * self.frequencies).double()
         noise = self._noise(h)[..., None, None].sqrt() * rng.normal(*h.shape[:3], x.shape[1], pairs).double()
         change = prior_draws(h, frequencies, w, x[:, None, None]) + noise
@@ -193,8 +190,8 @@ class GP(Predictive):
         """Return log p(y | h) + log p(h) and its gradient for many h, [R, M, J] and [R, M, J, H]."""
         x, y = data.x[:, None, None].expand(*h.shape[:3], -1, -1), data.y.mT.unsqueeze(2).expand(*h.shape[:3], -1)
         h_flat, x, y = (t.double().flatten(0, 2) for t in (h, x, y))
-        found = self._evidence(h_flat, x, y, slope)
-        return found[0].view(h.shape[:3]).to(h), found[1].view(h.shape).to(h)
+        value, gradient = self._evidence(h_flat, x, y, slope)
+        return value.view(h.shape[:3]).to(h), gradient.view(h.shape).to(h)
 
     def _evidence(self, h: Tensor, x: Tensor, y: Tensor, slope: bool = True) -> Sequence[Tensor]:
         """Return log p(y | h) + log p(h) for h [N, H], x [N, n, D], y [N, n], and its gradient, [N] and [N, H]."""
@@ -225,8 +222,8 @@ class GP(Predictive):
         return covariance(self.kernel, h, x, x) + shift * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
 
     def _noise(self, h: Float[Tensor, "*N H"]) -> Float[Tensor, "*N"]:
-        known: float | None = self.likelihood.noise_std  # type: ignore[attr-defined]
-        return h[..., -1].exp() if known is None else torch.full_like(h[..., -1], known**2)
+        noise_std: float | None = self.likelihood.noise_std  # type: ignore[attr-defined]
+        return h[..., -1].exp() if noise_std is None else torch.full_like(h[..., -1], noise_std**2)
 
 
 class _LogDensity(torch.autograd.Function):
@@ -275,6 +272,12 @@ def prior_draws(
     cosines, sines = w.unsqueeze(-3).split(count, -1)
     total = (phases.cos() * cosines).sum(-1) + (phases.sin() * sines).sum(-1)
     return (h[..., -2].exp() / count).sqrt()[..., None, None] * total
+
+
+def student(rng: Rng, freedom: float, *shape: int) -> Float[Tensor, "..."]:
+    """Draw from Student's t distributions, multivariate in the last axis, with these degrees of freedom."""
+    z = rng.normal(*shape)
+    return z.double() * (freedom / 2 / rng.gamma(torch.full_like(z[..., :1], freedom / 2)).double()).sqrt()
 
 
 def resampled(log_weights: Float[Tensor, "N C"], count: int, rng: Rng) -> Tensor:

@@ -34,7 +34,7 @@ from explore.testing.subject import (
     seeded,
     start,
     train,
-)  # fmt: skip
+)
 from explore.testing.suite import Suite, assert_same_bits
 
 POSTERIORS = Suite()
@@ -189,10 +189,11 @@ def step_size(subject: Subject, lr: float = 0.02) -> dict[str, Any]:
 
 def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
     """Return the loss [R], averaged over weight samples, in evaluation mode: squared error or cross-entropy (nats)."""
-    out = outputs(posterior, state, 30, batch.x)
+    joint = posterior.joint_sample if posterior.of_weights else posterior.functions
+    *net, layers, noise = joint(state, 30, seeded(9))
+    out = (net or [posterior.net])[0].output(layers, batch.x)
     if not posterior.likelihood.discrete:
         return (posterior.likelihood.mean(out) - batch.y.unsqueeze(1)).square().mean((1, 2, 3))
-    noise = posterior.joint_sample(state, 30, seeded(9))[1]
     nats: Tensor = -posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2))
     return nats
 

@@ -17,7 +17,7 @@ from explore.cli.suggest.settings import Settings
 from explore.core.errors import InputError, counted, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
-from explore.data.columns import Date, LeftOut, Matrix
+from explore.data.columns import LeftOut, Matrix, Quantity
 from explore.data.reading import Cells
 from explore.data.recognition import infer
 from explore.data.table import cells_of, check_kept, roles
@@ -57,8 +57,7 @@ class Table:
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     """Read the table, and decide which new columns are features. Decisions on columns in `before` are kept.
 
-    Raises:
-        InputError: if the table cannot be used; the message names the column or the cell.
+    Raise InputError if the table cannot be used; the message names the column or the cell.
     """
     written, classes = opened(path, settings), settings.task == "classification"
     drop = [*settings.drop_columns, *([settings.cost] if settings.cost else [])]
@@ -165,8 +164,7 @@ def labels(path: Path, table: Table, settings: Settings) -> Cells:
 def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cells:
     """Normalise cells so that they match between files: numbers with decimal points, and dates such as 2024-03-31.
 
-    Raises:
-        InputError: if a cell in a column of `numbers` has a decimal point, but the decimal mark is a comma.
+    Raise InputError if a cell in a column of `numbers` has a decimal point, but the decimal mark is a comma.
     """
     columns = dict(cells.columns)
     if cells.decimal != ".":
@@ -179,7 +177,7 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
                         f"{cells.decimal!r}. Use that mark, without thousands separators."
                     )
     for column in schema.columns:
-        if isinstance(column, Date) and column.name in columns:
+        if isinstance(column, Quantity) and column.name in columns:
             columns[column.name] = texts.iso(columns[column.name], column.form)
     return cells._replace(columns=columns, decimal=".")
 
@@ -208,9 +206,7 @@ def rows(table: Table, state: Campaign) -> Rows:
     """Return the rows as model inputs. The campaign must have read the table."""
     matrix = table.schema.apply(table.written)
     check_units(matrix.features, matrix.x)
-    gone, x, notes = _gone(
-        table, [row for row in state.memory.rows.values() if row.gone and (row.values or row.pending)]
-    )
+    gone, x, notes = _gone(table, [r for r in state.memory.rows.values() if r.gone and (r.values or r.pending)])
     at = {name: i for i, name in enumerate([*state.ids, *(row.id for row in gone)])}
     complete, failed, pending = (
         [at[row.id] for row in some if row.id in at] for some in (state.measured, state.failed, state.pending)

@@ -26,35 +26,23 @@ def folder_of(table: Path) -> Path:
 
 
 class Campaign:
-    """A campaign on the rows of a table; use it in a `with` statement, or call `close` at the end.
-
-    Attributes:
-        memory: the state of every row in the log.
-        notes: sentences for the user, in order.
-        ids: the id of every row of the table, once the table is read.
-        pool: the indices (from 0) of the table's rows that may be suggested.
-    """
+    """A campaign on the rows of a table; use it in a `with` statement, or call `close` at the end."""
 
     def __init__(self, folder: Path, dry: bool = False):
         """Open or create the campaign folder, see `Log`. With `dry`, nothing is written, locked or created."""
         self._log = Log(folder, dry)
         try:
-            self.memory = Memory(self._log.events)
+            self.memory = Memory(self._log.events)  # the state of every row in the log
         except BaseException:
             self._log.close()
             raise
-        self.notes = list(self._log.notes)
-        self.ids: tuple[str, ...] = ()
-        self.pool: tuple[int, ...] = ()
+        self.notes = list(self._log.notes)  # sentences for the user, in order
+        self.ids: tuple[str, ...] = ()  # of every row of the table, once the table is read
+        self.pool: tuple[int, ...] = ()  # the indices (from 0) of the table's rows that may be suggested
         self._reading: Reading | None = None
 
     def read(self, table: Cells, schema: Schema, labels: Cells | None = None) -> None:
-        """Read the table, then the labels file, and log all changes.
-
-        Args:
-            table: the current table; its cells are strings, or objects from Excel and Parquet.
-            schema: the roles of the table's columns.
-            labels: a labels file, which takes precedence over the measurements in the table.
+        """Read the table, then the labels file, which takes precedence, and log all changes.
 
         Raises:
             InputError: if the table or the labels file cannot be used; the message names file, line and column.

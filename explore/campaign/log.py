@@ -64,21 +64,15 @@ def write_head(folder: Path, head: Head) -> None:
 
 
 class Log:
-    """The log of a campaign folder, locked against other processes.
-
-    Attributes:
-        events: all events, oldest first.
-        notes: sentences for the user, e.g. if an incomplete entry was discarded.
-    """
+    """The log of a campaign folder, locked against other processes."""
 
     def __init__(self, folder: Path, dry: bool = False):
         """Open the log, and create the folder if it is missing. With `dry`, nothing is written, locked or created.
 
-        Raises:
-            InputError: if another process has the log open, or if the log is damaged or incomplete.
+        Raise InputError if another process has the log open, or if the log is damaged or incomplete.
         """
         self.path, self._folder, self._dry = folder / NAME, folder, dry
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # sentences for the user, e.g. if an incomplete entry was discarded
         self._lock: BaseFileLock | None = None
         if not dry:
             try:
@@ -88,22 +82,17 @@ class Log:
             self._lock = files.lock(folder)
         try:
             self._saved = read_head(folder)  # before the log, which another process may be writing
-            self.events, self._head = self._read()
+            self.events, self._head = self._read()  # all events, oldest first
         except BaseException:
             self.close()
             raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> Sequence[Event]:
-        """Append events as one atomic batch; return the events with the fields `batch`, `time` (UTC) and `left` added.
-
-        `batch` is the number of the batch, and `left` counts the later events of the batch.
-        """
+        """Append events as one batch; return them with `batch` (a number), `time` (UTC) and `left` (see the module)."""
         batch, now = list(events), datetime.now(UTC).isoformat(timespec="seconds")
         number = self.events[-1]["batch"] + 1 if self.events else 1
         empty = {"event": None, "id": None, "values": None}
-        new = [
-            {**empty, **event, "time": now, "batch": number, "left": len(batch) - i} for i, event in enumerate(batch, 1)
-        ]
+        new = [{**empty, **e, "time": now, "batch": number, "left": len(batch) - i} for i, e in enumerate(batch, 1)]
         lines, total = [], self._head.sum
         for event in new:
             line, total = _line(event, total)

@@ -74,13 +74,8 @@ def match_moved(
 
     Columns may have been added or removed, or one may have been renamed. A spreadsheet may have saved fewer digits, or
     changed the spelling of a numeric identifier ("007" to "7"). If several lines fit, or a column was replaced, the
-    target cells decide.
-
-    Args:
-        lost: rows whose id is not in the table.
-        table: the table.
-        fresh: keys of the table that belong to no known row, each mapped to the index of the first line with this key.
-        by_id: whether ids are identifiers from the same column as before.
+    target cells decide. `lost` are rows whose id is not in the table. `fresh` maps keys of the table that belong to no
+    known row to their first line. With `by_id`, ids are identifiers from the same column as before.
     """
     keys: dict[str, str] = {}
     unclear: list[Row] = []
@@ -112,7 +107,7 @@ def _search(
 ) -> tuple[dict[str, str], list[Row]]:
     """Match rows to lines by their cells in the columns `names` (new by old), first exactly, then rounded.
 
-    `certain` is whether equal cells suffice. The other arguments and the results are as in `match_moved`.
+    `certain` is whether equal cells suffice. For the rest, see `match_moved`.
     """
     matched: dict[str, str] = {}
     unclear: list[Row] = []

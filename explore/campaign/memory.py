@@ -88,19 +88,13 @@ class Row:
 
 
 class Memory:
-    """All rows with an event in the log, by id.
-
-    Attributes:
-        schema: the columns when the table was last read; None: no table was read yet.
-        rows: all rows, by id.
-        batches: the events that can be undone, by batch number; batches that were undone are left out.
-    """
+    """All rows with an event in the log."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()):
         """Replay events, oldest first."""
-        self.schema: Schema | None = None
-        self.rows: dict[str, Row] = {}
-        self.batches: dict[int, list[Event]] = {}
+        self.schema: Schema | None = None  # when the table was last read; None: no table was read yet
+        self.rows: dict[str, Row] = {}  # by id
+        self.batches: dict[int, list[Event]] = {}  # the events that can be undone, by batch number
         self._aliases: dict[str, str] = {}  # new id by old id
         events = list(events)
         undone = {event["values"]["batch"] for event in events if event["event"] == "undo"}
@@ -141,8 +135,7 @@ class Memory:
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
         """Return the current id for a current, former or abbreviated id; `ids` are the ids of the table's rows.
 
-        Raises:
-            InputError: if no row, or more than one, matches.
+        Raise InputError if no row, or more than one, matches.
         """
         if (row := self.find(name)) is not None:
             return row.id

@@ -25,25 +25,15 @@ EMPTIED = "Ignored emptied cells of "  # start of a sentence
 
 
 class Reading:
-    """The result of reading a table: the updated memory, and the new events for the log.
-
-    Attributes:
-        memory: the memory after the new events.
-        before: the memory before the new events.
-        table: the table.
-        ids: the id of every row of the table.
-        events: the new events, to be appended to the log.
-        notes: sentences on single rows and columns; the method `sentences` returns all notes.
-        lines: names of the rows to list in a sentence, by the start of the sentence.
-    """
+    """The result of reading a table: the updated memory, and the new events for the log."""
 
     def __init__(self, events: Sequence[Event], table: Table):
         """Compare the table with the memory replayed from the events of a log."""
-        self.memory, self.table, self.before = Memory(events), table, Memory(events)
-        self.events: list[Event] = []
-        self.notes = list(table.notes)
-        self.lines: dict[str, list[str]] = defaultdict(list)
-        self.ids: list[str] = []
+        self.memory, self.table, self.before = Memory(events), table, Memory(events)  # after and before the new events
+        self.events: list[Event] = []  # the new ones
+        self.notes = list(table.notes)  # on single rows and columns; `sentences` returns all notes
+        self.lines: dict[str, list[str]] = defaultdict(list)  # rows to list in a sentence, by the start of the sentence
+        self.ids: list[str] = []  # of every row of the table
         self._at: dict[str, int] = {}  # the lines of the table, by id
         self._outside: dict[str, str] = {}  # the places of rows that only a labels file has
         groups: dict[str, list[int]] = defaultdict(list)  # lines of the table by key
@@ -150,9 +140,7 @@ class Reading:
         has_other_columns = any(event["event"] == "schema" for event in self.events)
         schema, rows = self.table.schema, self.memory.rows
         old_keys = {key(name, schema) for name in rows}
-        lost = [
-            row for row in rows.values() if key(row.id, schema) not in groups and (has_other_columns or not row.gone)
-        ]
+        lost = [r for r in rows.values() if key(r.id, schema) not in groups and (has_other_columns or not r.gone)]
         fresh = {k: members[0] for k, members in groups.items() if k not in old_keys} if lost else {}
         keys, unclear = match_moved(lost, self.table, fresh, bool(schema.id_column) and not has_other_ids)
         for row in (row for row in lost if row.id in keys):

@@ -13,19 +13,12 @@ from explore.data.texts import FAILED
 
 
 class Sheet:
-    """The parsed content of a table or labels file.
-
-    Attributes:
-        file: the cells.
-        schema: the roles of the columns.
-        features: the canonical strings of each feature column, by column name.
-        measurements: for each line, the measured values by target.
-        notes: sentences for the user on how target cells were parsed.
-    """
+    """The parsed content of a table or labels file."""
 
     def __init__(self, file: Cells, schema: Schema):
         """Parse the file's columns; raise InputError if cells of numeric targets are not numbers."""
         self.file, self.schema = file, schema
+        # The canonical strings of each feature column, by name, and the measured values of each line, by target.
         self.features = {name: canonicals(file.columns[name]) for name in schema.features if name in file.columns}
         self.measurements = measurements(file, schema.targets, schema)
         failed = set(map(folded, schema.failed))
@@ -38,11 +31,7 @@ class Sheet:
 
 
 class Table(Sheet):
-    """A table with all columns of a schema.
-
-    Attributes:
-        keys: the identifier of each row, or else the fingerprint of its features (equal for identical rows).
-    """
+    """A table with all columns of a schema; `keys` are the identifiers of rows, or fingerprints of features."""
 
     def __init__(self, file: Cells, schema: Schema):
         """Parse the table; raise InputError for missing columns, empty or repeated identifiers, or invalid targets."""
@@ -82,8 +71,7 @@ def identifiers(column: Sequence[object]) -> list[str]:
 def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
     """Return the measured values of each line, by target; targets that are not in the file are ignored.
 
-    Raises:
-        InputError: if cells of numeric targets are not numbers; the message lists them.
+    Raise InputError if cells of numeric targets are not numbers; the message lists them.
     """
     lines: list[dict[str, Value]] = [{} for _ in file.lines]
     wrong: dict[str, list[int]] = {}

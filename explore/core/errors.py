@@ -176,9 +176,8 @@ def describe(hint: Any, several: str = "a comma-separated list") -> str:
         return " | ".join(map(str, arguments))
     if origin is tuple:
         return f"{several} of {({int: 'whole numbers', float: 'numbers'}).get(arguments[0], describe(arguments[0]))}"
-    return {int: "a whole number", float: "a number", bool: "true | false", type(None): "none"}.get(
-        hint, getattr(hint, "__name__", str(hint))
-    )
+    names = {int: "a whole number", float: "a number", bool: "true | false", type(None): "none"}
+    return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def extreme(column: int | str, low: float, high: float) -> InputError:

@@ -68,9 +68,8 @@ def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
         return x.contiguous() @ _matrix(d, orthonormal, x.dtype, x.device)
     bits = d.bit_length() - 1
     count = math.ceil(bits / FACTOR_BITS)
-    factors = [
-        _matrix(2 ** ((bits + i) // count), orthonormal, x.dtype, x.device) for i in range(count)
-    ]  # the product of their widths is D
+    widths = [2 ** ((bits + i) // count) for i in range(count)]  # their product is D
+    factors = [_matrix(width, orthonormal, x.dtype, x.device) for width in widths]
     rows = x.reshape(-1, d)
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
     size = max(1, CHUNK // d) if x.is_cpu else len(rows)

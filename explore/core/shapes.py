@@ -109,10 +109,8 @@ class Taps:
 
     def part(self, examples: slice) -> Taps:
         """Return the taps of a slice of examples; patches are computed for these examples only."""
-        inputs = self._inputs
-        return Taps(
-            inputs[:, :, examples] if isinstance(inputs, Tensor) else inputs(examples), self.grads[:, :, examples]
-        )
+        a = self._inputs
+        return Taps(a[:, :, examples] if isinstance(a, Tensor) else a(examples), self.grads[:, :, examples])
 
 
 class NormTaps(NamedTuple):

@@ -62,26 +62,18 @@ class Quantity:
         column = cells.columns[self.name]
         values, odd = self._read(column, cells.decimal)
         if len(odd):
-            accepted = (
-                "a date in the format of the column, or like 2024-03-31"
-                if self.form
-                else "a finite number without a unit"
-            )
-            accepted = f"one of {listed(self.words)}" if self.words else accepted
+            accepted = f"one of {listed(self.words)}" if self.words else "a finite number without a unit"
+            accepted = "a date in the format of the column, or like 2024-03-31" if self.form else accepted
             raise InputError(f"{cells.where(int(odd[0]), self.name)}: {shown(column[odd[0]])} is not {accepted}")
         missing = np.isnan(values)
         x = np.stack([np.where(missing, self.fill, values), missing][: len(self.features)], 1)
         changed = (values != self.fill) & ~missing & self.same
         middle = "most frequent value" if self.words else "median"
         unit = " days after the earliest date" if self.form else ""
+        constant = f"; the column was constant {BEFORE}, so the model has not learnt its effect"
         return x, [
-            *_note(self, cells, missing, ("imputed ", EMPTY, f" with the {middle}, {self.fill:.6g}{unit}")),
-            *_note(
-                self,
-                cells,
-                changed,
-                ("", "new value", f"; the column was constant {BEFORE}, so the model has not learnt its effect"),
-            ),
+            *_note(self, cells, missing, "imputed ", EMPTY, f" with the {middle}, {self.fill:.6g}{unit}"),
+            *_note(self, cells, changed, "", "new value", constant),
         ]
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
@@ -94,9 +86,6 @@ class Quantity:
         if len(odd) and self.form != texts.ISO:  # a spreadsheet may since have saved them in ISO format
             days, odd = min((days, odd), texts.dates(column, texts.ISO), key=lambda read: len(read[1]))
         return days - self.origin, odd
-
-
-Date = Quantity  # with a `form`
 
 
 @dataclass(frozen=True)
@@ -142,11 +131,10 @@ class Category:
         one_hot = np.eye(len(groups) + 1, len(groups))
         pooled = OTHER if self.rare else "none of the known categories"
         empty = MISSING if self.gaps else pooled
+        unknown = [names[cell] not in accepted for cell in column]
         return one_hot[[places.get(names[cell], rest) for cell in column]], [
-            *_note(self, cells, [not names[cell] for cell in column], ("encoded ", EMPTY, f" as {empty}")),
-            *_note(
-                self, cells, [names[c] not in accepted for c in column], ("encoded ", "unknown value", f" as {pooled}")
-            ),
+            *_note(self, cells, [not names[cell] for cell in column], "encoded ", EMPTY, f" as {empty}"),
+            *_note(self, cells, unknown, "encoded ", "unknown value", f" as {pooled}"),
             *notes[:1],
         ]
 
@@ -165,11 +153,8 @@ def level(cell: str, decimal: str = ".") -> str:
     return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain
 
 
-def _note(
-    column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, words: tuple[str, str, str]
-) -> list[str]:
-    """Return a list with a note on the cells in the mask `rows` [N]; `words`: verb, noun, end of the sentence."""
-    verb, noun, effect = words
+def _note(column: Quantity | Category, cells: Cells, rows: Any, verb: str, noun: str, effect: str) -> list[str]:
+    """Return a list with a note on the cells in the mask `rows` [N]; `effect` ends the sentence."""
     places, texts = np.flatnonzero(rows).tolist(), cells.columns[column.name]
     if not places:
         return []

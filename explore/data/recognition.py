@@ -74,10 +74,8 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
         if not wanted and (code := texts.code(column)):
             category, remarks = _words(name, cells, False)
             why = f"has {'leading zeros' if len(code) < 16 else 'more digits than a number keeps'}, as in {shown(code)}"
-            return category, [
-                f"{why}, so it is read as a category; use --feature {shown(name)} to read numbers",
-                *remarks,
-            ]
+            remark = f"{why}, so it is read as a category; use --feature {shown(name)} to read numbers"
+            return category, [remark, *remarks]
         return _number(name, column, values, wanted or decided)
     counts = Counter(column)
     present = [cell for cell in counts if not texts.absent(cell)]
@@ -97,9 +95,8 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     category, remarks = _words(name, cells, False)
     numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
     if numbers and isinstance(category, Category):
-        remarks.append(
-            f"contains text in most rows, so numbers such as {shown(numbers[0])} are treated as categories too"
-        )
+        example = shown(numbers[0])
+        remarks.append(f"contains text in most rows, so numbers such as {example} are treated as categories too")
     return category, remarks
 
 
@@ -153,9 +150,8 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
     if not (rows := counts.total()):
         return LeftOut(name, "empty"), ["is empty and left out"]
     if {OTHER, MISSING} & counts.keys():
-        raise InputError(
-            f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}, which are reserved. Replace it"
-        )
+        where = f"column {shown(name)} of {cells.path}"
+        raise InputError(f"{where} has a cell {OTHER} or {MISSING}, which are reserved. Replace it")
     least = min(rows, max(2, math.ceil(RARE * rows)))
     common = sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name))
     if len(common) < len(counts) or len(common) > MOST_LEVELS:

@@ -106,9 +106,7 @@ def local(file: str, folder: Path | None) -> Path | None:
     if not name:
         return None
     if not Path(name).is_dir():
-        raise InputError(
-            f"the data folder {name} (EXPLORE_DATA_DIR) does not exist. Set it to the folder of the data sets"
-        )
+        raise InputError(f"the data folder {name} (EXPLORE_DATA_DIR) does not exist. Set it to that of the data sets")
     path = Path(name, file)
     return path if path.is_file() else None
 
@@ -170,9 +168,7 @@ def sheet(raw: bytes, formats: str) -> Rows:
     try:
         frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats.split())))
     except ImportError:
-        raise ImportError(
-            "this data set is an Excel file. Run pip install 'explore-bnn[download]' to read it"
-        ) from None
+        raise ImportError("to read this Excel file, run pip install 'explore-bnn[download]'") from None
     return formatted(frame.dropna(how="all").to_numpy(), formats)  # sheets may end with empty, formatted rows
 
 

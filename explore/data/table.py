@@ -50,9 +50,8 @@ def load_csv(
     path = Path(path)
     table = reading.parsed(path, packed.read(path))
     if table.notes:
-        raise InputError(
-            f"{table.notes[0]} load_csv does not accept this; {reading.AS_CSV} with a name for each column"
-        )
+        advice = f"{reading.AS_CSV} with a name for each column"
+        raise InputError(f"{table.notes[0]} load_csv does not accept this; {advice}")
     id_column = id_column and called(id_column)
     targets, features = roles(table, target, drop, task, id_column)
     for name in features:
@@ -151,9 +150,8 @@ def _labelled(
             if varied and len(y) > 1 and (column == column[0]).all():
                 one = f"the same value, {cells.columns[name][0]}, in all rows"
                 raise InputError(f"column {shown(name)} of {cells.path} has {one}; there is nothing to predict")
-    empty = f"{(~measured).sum()} of {len(measured)} rows have no value of {listed(targets)} yet." * (
-        not measured.all()
-    )
+    gaps = (~measured).sum()
+    empty = f"{gaps} of {len(measured)} rows have no value of {listed(targets)} yet." if gaps else ""
     note = "\n".join(filter(None, [*matrix.notes, repeated(cells, id_column), remark, empty]))
     ids = tuple(cells.columns[id_column]) if id_column else ()
     name, kind = cells.path.name.partition(".")[0] or cells.path.name, task or "regression"

@@ -154,13 +154,11 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
     """
     distinct = [cell for cell in dict.fromkeys(cells) if not absent(cell) and (form != ISO or _ISO.fullmatch(cell))]
     texts = pd.Series(distinct, dtype=object)
-    moments, full = (
-        pd.to_datetime(texts, format=f, errors="coerce", utc=True) for f in (form, form.replace("%b", "%B"))
-    )
-    moments = moments.fillna(full)
+    times, full = (pd.to_datetime(texts, format=f, errors="coerce", utc=True) for f in (form, form.replace("%b", "%B")))
+    times = times.fillna(full)
     # A fixed unit makes equal dates bit-identical.
-    days = moments.dt.as_unit("us").astype(np.int64).to_numpy() / 86_400_000_000
-    return _values(cells, {distinct[i]: float(days[i]) for i in np.flatnonzero(moments.notna())})
+    days = times.dt.as_unit("us").astype(np.int64).to_numpy() / 86_400_000_000
+    return _values(cells, {distinct[i]: float(days[i]) for i in np.flatnonzero(times.notna())})
 
 
 def iso(cells: Sequence[str], form: str) -> list[str]:

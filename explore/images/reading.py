@@ -46,9 +46,8 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
         if len(x) != len(y):
             raise InputError(f"{images.name} has {len(x)} {part} images but {len(y)} labels; every image needs one")
     if (shape := images.x.shape[1:]) != (test := images.test_x.shape[1:]):
-        raise InputError(
-            f"the training images of {path} have shape {list(shape)}, the test images {list(test)}; use one shape"
-        )
+        shapes = f"shape {list(shape)}, the test images {list(test)}"
+        raise InputError(f"the training images of {path} have {shapes}; use one shape")
     if len(images.classes) < 2:
         raise InputError(f"{images.name} has {len(images.classes)} class; at least two are needed")
     return images

@@ -48,10 +48,7 @@ class FolderExists(InputError):
 class Run:
     """A run folder that is open for writing: opened by `create` or `open`, closed by `close` or a `with` block.
 
-    Attributes:
-        folder: path of the folder.
-        config: content of config.json.
-        state: the checkpoint's state at the time when the run was opened.
+    `config` is the content of config.json, `state` the checkpoint's state when the run was opened.
     """
 
     def __init__(
@@ -102,11 +99,10 @@ class Run:
             cut(folder, saved["tables"])
             for draft in folder.glob(f".*{files.DRAFT}"):  # of a killed process: the lock excludes others
                 shutil.rmtree(draft)
-        except OSError as error:
+        except BaseException as error:
             lock.release()
-            raise InputError(f"cannot continue in the run folder {folder}: {error.strerror}") from error
-        except BaseException:
-            lock.release()
+            if isinstance(error, OSError):
+                raise InputError(f"cannot continue in the run folder {folder}: {error.strerror}") from error
             raise
         return cls(folder, config, saved, lock)
 

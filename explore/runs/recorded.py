@@ -113,10 +113,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the configuration and checkpoint of a run, even while it is being written.
-
-    Raise InputError if files are damaged, from different runs, or from an unsupported older version.
-    """
+    """Read the configuration and checkpoint of a run, also while it is written; raise InputError if they do not fit."""
     config, saved = read_config(folder), read_checkpoint(folder)
     if saved["settings"] not in (digest(config["settings"]), *config.get("former", ())):
         raise InputError(f"{folder / 'checkpoint.pt'} does not belong to {folder / 'config.json'}: the settings differ")

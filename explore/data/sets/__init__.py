@@ -47,9 +47,7 @@ SETS = (
         "Naval: compressor decay of a frigate's gas turbine (11934 x 16, regression).",
         "af694673570227b92baff188bddbf46381f2833a56af0ef7ff729d63aca88936",
         "lever speed GTT GTn GGn Ts Tp T48 T1 T2 P48 P1 P2 Pexh TIC mf",
-        lambda: [
-            row[:17] for row in rows(uci(316, "condition+based+maintenance+of+naval+propulsion+plants", "data.txt"))
-        ],
+        lambda: [r[:17] for r in rows(uci(316, "condition+based+maintenance+of+naval+propulsion+plants", "data.txt"))],
     ),
     Published(  # the first of five shuffled sheets; its row order is not the canonical one
         "power",

@@ -42,22 +42,12 @@ class Table(table.Table):
         super().add_row(*map(_literal, cells), **settings)
 
 
-class Description(TextColumn):
-    """The text in front of a progress bar, without rich markup."""
-
-    def __init__(self) -> None:
-        super().__init__("{task.description}", markup=False)
-
-    def render(self, task: Any) -> Text:
-        return Text(printable(task.description))
-
-
 @contextmanager
 def progress(silent: bool, description: str, total: int | None = None, done: int = 0) -> Iterator[Callable[..., None]]:
     """Show a progress bar if standard error is a terminal, unless `silent`. Yield a function that updates the bar."""
     console = Console(stderr=True)
-    share, remaining = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
-    columns = Description(), BarColumn(), share, TimeElapsedColumn(), remaining, TimeRemainingColumn()
+    text, share = TextColumn("{task.description}", markup=False), TextColumn("{task.percentage:>3.0f}%")
+    columns = text, BarColumn(), share, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     with Progress(*columns, console=console, disable=silent or not console.is_terminal, transient=True) as bar:
         task = bar.add_task(description, total=total, completed=done)
         yield lambda **values: bar.update(task, **values)

@@ -142,27 +142,22 @@ def widths(text: str) -> tuple[int, ...]:
     """Parse the widths of hidden layers, separated by commas."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > MOST_LAYERS or not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
-        raise InputError(
-            f"--hidden is {shown(text)}; it must be at most {MOST_LAYERS} positive whole numbers such as 50,50"
-        )
+        allowed = f"it must be at most {MOST_LAYERS} positive whole numbers such as 50,50"
+        raise InputError(f"--hidden is {shown(text)}; {allowed}")
     return tuple(int(part) for part in parts)
 
 
 def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") -> dict[str, dict[str, Any]]:
-    """Parse strings such as "key=value" and "prefix.key=value" into typed settings, grouped by prefix.
-
-    `targets` maps each prefix to a dataclass, or to a dict of types. The prefix is the part before the last dot, or "".
-    """
+    """Parse strings such as "prefix.key=value" by `targets`: prefix -> a dataclass, or a dict of types."""
     return {prefix: registry.parse(targets[prefix], t) for prefix, t in split(texts, targets, option).items()}
 
 
 def split(
     texts: Iterable[str], prefixes: Iterable[str], option: str = "-p", mark: str = "=", epochs: int | None = None
 ) -> dict[str, dict[str, str]]:
-    """Split strings such as "prefix.key=value" into prefix -> key -> value; values stay strings.
+    """Split strings such as "prefix.key=value" into prefix -> key -> value; the last value of a key counts.
 
-    If a key is repeated, its last value counts. `mark` separates key and value. `epochs` is the value of
-    --epochs, a short form of -p epochs.
+    `mark` separates key and value. `epochs` is the value of --epochs, a short form of -p epochs.
     """
     values: dict[str, dict[str, str]] = {prefix: {} for prefix in prefixes}
     for text in texts:

@@ -33,10 +33,7 @@ def ending(error: KeyboardInterrupt) -> tuple[int, str]:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGINT and SIGTERM, even if other code raises a different error instead.
-
-    For example, an interrupt in matplotlib's C code becomes a ValueError.
-    """
+    """Raise KeyboardInterrupt on SIGINT and SIGTERM, even if other code, such as C code, raises a different error."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -30,7 +30,7 @@ import torch
 from explore.cli import console, display, ranks, script
 from explore.core import machine
 from explore.core.context import execute
-from explore.core.errors import InputError, shown
+from explore.core.errors import InputError, printable, shown
 from explore.execution import parallel
 from explore.learning import saved, trust
 from explore.runs.provenance import differences, history, session
@@ -89,8 +89,7 @@ def run(command: str, options: Mapping[str, Any]) -> None:
 
 
 def _run(command: str, options: Mapping[str, Any]) -> None:
-    files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
-    package, experiments, report = files
+    package, experiments, report = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
     # A restarted `torchrun` job gets its options again; modules that they name are trusted.
     names = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
@@ -144,13 +143,13 @@ def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]
 
 def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, Any], Any], silent: bool) -> None:
     """Do the work with a progress bar, and write every event."""
-    with console.progress(silent, experiment.activity, experiment.total, int(experiment.done)) as update:
+    with console.progress(silent, printable(experiment.activity), experiment.total, int(experiment.done)) as update:
 
         def emit(event: Any) -> None:
             step = write(run, experiment, event)
             if step is not None:
                 run.checkpoint(experiment.state_dict(), step)
-            update(description=experiment.activity, completed=experiment.done)
+            update(description=printable(experiment.activity), completed=experiment.done)
 
         experiment.events(run.folder, emit)
 
@@ -226,9 +225,7 @@ def reading(folder: Path | None) -> Iterator[None]:
         if folder is None or isinstance(error, InputError):
             raise
         reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
-        raise InputError(
-            f"{folder} is damaged: cannot restore a run from its settings and checkpoint ({reason})"
-        ) from error
+        raise InputError(f"{folder} is damaged: cannot restore its settings and checkpoint ({reason})") from error
 
 
 def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[str]) -> Settings:
@@ -241,9 +238,8 @@ def extended(old: Any, totals: Mapping[str, int]) -> Any:
     """Return a copy of settings with new `totals` (name -> value). Raise InputError if a total is less than before."""
     for name, value in totals.items():
         if value < (before := getattr(old, name)):
-            raise InputError(
-                f"--{name} is {value}, but the run already has {before}. Pass at least {before}, or leave it out"
-            )
+            advice = f"Pass at least {before}, or leave it out"
+            raise InputError(f"--{name} is {value}, but the run already has {before}. {advice}")
     return replace(old, **totals)
 
 
@@ -268,8 +264,8 @@ def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, s
             return Run.create(folder, settings, state, session)
         except FolderExists:
             if name is not None:
-                message = f"{folder} exists. Continue it with --resume {folder}, or choose another --name"
-                raise InputError(message) from None
+                advice = f"Continue it with --resume {folder}, or choose another --name"
+                raise InputError(f"{folder} exists. {advice}") from None
     raise AssertionError
 
 

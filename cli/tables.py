@@ -66,9 +66,8 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
             if kind == ".csv":
                 # Excel recognises UTF-8 by the byte order mark.
                 written = [*map(str, frame.columns), *(cell for column in columns.values() for cell in column)]
-                plain = all(map(str.isascii, written))
+                code = "utf-8" if all(map(str.isascii, written)) else "utf-8-sig"
                 mark = ";" if cells.decimal == "," else ","
-                code = "utf-8" if plain else "utf-8-sig"
                 notes = apostrophes(out, [*frame, *(cell for name in _worded(frame) for cell in frame[name])])
                 _neutralised(frame).to_csv(
                     draft, index=False, sep=mark, decimal=cells.decimal, float_format="%.8g", encoding=code
@@ -86,10 +85,8 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
 
 def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
     """Put an apostrophe before each string that a spreadsheet program would read as a formula."""
-    columns = {
-        name: [texts.neutralised(c) if isinstance(c, str) else c for c in frame[name]] for name in _worded(frame)
-    }
-    return frame.assign(**columns).rename(columns=texts.neutralised)
+    words = {name: [texts.neutralised(c) if isinstance(c, str) else c for c in frame[name]] for name in _worded(frame)}
+    return frame.assign(**words).rename(columns=texts.neutralised)
 
 
 def _worded(frame: pd.DataFrame) -> list[str]:

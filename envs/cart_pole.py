@@ -37,12 +37,7 @@ class CartPoleSwingup(RigidBodies):
     view = (0.0, 0.4, 4.0)
 
     def __init__(
-        self,
-        n: int = 1,
-        physics: str = "equations",
-        sparse: bool = True,
-        threshold: float = 0.8,
-        reset: str = "rllab",
+        self, n: int = 1, physics: str = "equations", sparse: bool = True, threshold: float = 0.8, reset: str = "rllab"
     ) -> None:
         super().__init__(n, physics, sparse)
         if reset not in ("rllab", "consistent"):

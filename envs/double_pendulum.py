@@ -81,21 +81,11 @@ class DoublePendulum(RigidBodies):
         ux, uy = 0.5 * spin1 * c1, 0.5 * spin1 * s1
         spin1, spin2 = limited(spin1, h), limited(spin2, h)
 
-        state = np.stack(
-            [
-                one[0] + 0.5 * s1 + h * ux,
-                one[1] - 0.5 * c1 + h * uy,
-                a1 + h * spin1,
-                two[0] + 0.5 * s2 + h * vx,
-                two[1] - 0.5 * c2 + h * vy,
-                a2 + h * spin2,
-            ]
-        )
+        x1, y1, turned1 = one[0] + 0.5 * s1 + h * ux, one[1] - 0.5 * c1 + h * uy, a1 + h * spin1
+        x2, y2, turned2 = two[0] + 0.5 * s2 + h * vx, two[1] - 0.5 * c2 + h * vy, a2 + h * spin2
+        state = np.stack([x1, y1, turned1, x2, y2, turned2])
         join(state, _correct, self.iterations[1])
-        for link, (x, y, angle), velocity in (
-            (one, state[:3], (ux, uy, spin1)),
-            (two, state[3:], (vx, vy, spin2)),
-        ):
+        for link, (x, y, angle), velocity in ((one, state[:3], (ux, uy, spin1)), (two, state[3:], (vx, vy, spin2))):
             link[0], link[1], link[2] = x - 0.5 * np.sin(angle), y + 0.5 * np.cos(angle), angle
             link[3], link[4], link[5] = velocity
 

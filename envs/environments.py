@@ -95,10 +95,7 @@ class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
         self.simulation = simulate(simulation, num_envs, **settings)
         self.num_envs, self.render_mode = num_envs, render_mode
         self._mode = AutoresetMode(autoreset_mode)
-        self.metadata = self.metadata | {
-            "autoreset_mode": self._mode,
-            "render_fps": self.simulation.frames_per_second,
-        }
+        self.metadata = self.metadata | {"autoreset_mode": self._mode, "render_fps": self.simulation.frames_per_second}
         self.single_observation_space = self.simulation.observation_space
         self.single_action_space = self.simulation.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)

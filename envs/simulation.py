@@ -142,10 +142,8 @@ class RigidBodies(Simulation):
     def start_worlds(self, where: Array) -> None:
         """Create new Box2D worlds for the copies with indices `where`, since joints in old worlds store impulses."""
         for i in where.tolist():
-            self.worlds[i] = self.build(self.box2d)
-            for body, (x, y, angle, vx, vy, spin) in zip(
-                self.worlds[i].bodies, self.bodies[:, :, i].tolist(), strict=True
-            ):
+            self.worlds[i] = world = self.build(self.box2d)
+            for body, (x, y, angle, vx, vy, spin) in zip(world.bodies, self.bodies[:, :, i].tolist(), strict=True):
                 body.position, body.angle = (x, y), angle
                 body.linearVelocity, body.angularVelocity = (vx, vy), spin
 

@@ -48,11 +48,6 @@ class Experiment:
     """A posterior, the images to train and test it on, and the results of the fit.
 
     Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
-
-    Attributes:
-        finished: the results of the fit, or None until it ends.
-        index: index of each tested image in the full test set or, with --validate, in the full training set.
-        saved: the fitted posterior, or None.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -71,8 +66,8 @@ class Experiment:
         self._missing = converted = ""
         if not (old and old.state["finished"]):  # a finished run has their results
             converted = self._load_ood()
-        self.finished: Finished | None = None
-        self.saved: Saved | None = None
+        self.finished: Finished | None = None  # the results of the fit, once it ends
+        self.saved: Saved | None = None  # the fitted posterior
         self._saved: dict[str, Any] | None = None
         self._seconds: list[float] = []  # duration of each epoch
         if old:
@@ -91,13 +86,12 @@ class Experiment:
         s, count = self.settings, len(images.x)
         order, held = Rng(s.seed).stream("split").permutation(1, count)[0], round(s.validation * count)
         if s.validation and not held:
-            raise InputError(
-                f"--validate {s.validation:g} of {count} training images selects none. Pass a larger share"
-            )
+            raise InputError(f"--validate {s.validation:g} of {count} training images selects none. Use a larger share")
         self._tested = "validation" if held else "test"
         train = _first(order[held:], "train", s.train)
         parts = (part if isinstance(part, ImageFiles) else self.rng.tensor(part) for part in (images.x, images.test_x))
         (x, test_x), (y, test_y) = parts, map(self.rng.tensor, (images.y, images.test_y))
+        # Of each tested image, in the full test set or, with --validate, in the full training set.
         self.index = order[:held].sort().values if held else torch.arange(len(test_y))
         if held:
             test_x, test_y = _of(x, self.index), y[self.index]
@@ -190,9 +184,8 @@ class Experiment:
     def _finish(self, last: Measured) -> Finished:
         ood = None
         if self._ood is not None:
-            predictor = Predictor.sample(
-                self.posterior, last.state, self.settings.samples, self.rng.stream("test", last.epoch)
-            )
+            rng = self.rng.stream("test", last.epoch)
+            predictor = Predictor.sample(self.posterior, last.state, self.settings.samples, rng)
             ood = classification.classify(predictor, self._feed(self.rng.tensor(self._ood), self.rng))
         alive = bool(last.state.common.alive.all() & last.tested.probabilities.isfinite().all())
         share = float(self.posterior.initial_curvature_share(last.state))
@@ -200,11 +193,9 @@ class Experiment:
         return Finished(last.scalars, last.tested, ood, alive, *seconds, share)
 
     def _to_save(self, last: Measured) -> Saved:
-        scales = Scales(self.scale, UNSCALED)
-        model = FittedModel(
-            self.posterior, last.state, scales, self.shape, self.settings.samples, self.settings.seed, last.epoch
-        )
-        return Saved(Names((), ("class",), self.classes), ({},), {self.settings.posterior: model})
+        s, scales = self.settings, Scales(self.scale, UNSCALED)
+        model = FittedModel(self.posterior, last.state, scales, self.shape, s.samples, s.seed, last.epoch)
+        return Saved(Names((), ("class",), self.classes), ({},), {s.posterior: model})
 
     def progress(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['seconds'])} of {self.total} epochs"

@@ -68,9 +68,7 @@ class Settings:
         else:
             images = load(self.dataset or "")
         if not len(images.test_x) and not self.validation:
-            raise InputError(
-                f"{images.name} has no test images. Use --validate 0.2 to hold out a fifth of the training images"
-            )
+            raise InputError(f"{images.name} has no test images. Use --validate 0.2 to hold out training images")
         whole = fingerprint(images)
         check_unchanged(f"the images of {images.name}", self.fingerprint, whole)
         augment: Any = self.augment or images.augmentation
@@ -100,8 +98,7 @@ class Settings:
     def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, Settings]:
         """Load the out-of-distribution images. Raise InputError if the images have changed since the run began.
 
-        Return the images (uint8 [images, channels, height, width], or None without a test), a note on how they were
-        read, and a copy of the settings with the images' fingerprint.
+        Return the images (None without a test), a note on them, and settings with the images' fingerprint.
         """
         if self.ood is None:
             return None, "", self

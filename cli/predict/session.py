@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,7 @@ def _levels(text: str | None) -> tuple[float, ...]:
         raise InputError(f"--quantiles is {shown(text)}; it must be levels such as 0.05,0.5,0.95") from None
 
 
-def _print(
-    about: str, frame: pd.DataFrame, out: Path | None, notes: tuple[str, ...], options: Mapping[str, Any]
-) -> None:
+def _print(about: str, frame: pd.DataFrame, out: Path | None, notes: Sequence[str], options: Mapping[str, Any]) -> None:
     if options["as_json"]:
         rows = {} if out else {"predictions": frame.to_dict("records")}
         result = {"run": options["run"], "model": about, "rows": len(frame), "out": out and str(out)}
@@ -73,11 +71,8 @@ def _print(
     if len(classes) > WIDE:  # print only the probability of the most likely class
         likeliest = frame[classes].max(axis=1)
         frame = frame.drop(columns=classes).assign(**{f"{PREFIX}p": likeliest})
-    table = console.Table("row", *(str(name).removeprefix(PREFIX) for name in frame))
-    for column in table.columns:
-        column.justify = "right"
-    for i, row in enumerate(frame.head(SHOWN).itertuples(index=False), 1):
-        table.add_row(str(i), *(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row))
-    console.show(table)
+    cells = frame.head(SHOWN).map(lambda v: f"{v:.5g}" if isinstance(v, float) else str(v))
+    cells.insert(0, "row", [str(i + 1) for i in range(len(cells))])
+    console.show(console.Table.of(cells.rename(columns=lambda name: str(name).removeprefix(PREFIX))))
     if len(frame) > SHOWN:
         display.echo(f"{len(frame) - SHOWN} more rows. Use --out FILE to write all of them.")

@@ -159,9 +159,7 @@ def held_out(
         yield calibration(every, note.format(first=f", of the first {TRIALS}" if many else ""))
 
 
-def collect(
-    model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.ndarray], used: Sequence[int]
-) -> HeldOut:
+def collect(model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.ndarray], used: list[int]) -> HeldOut:
     """For each replica r in `used`, predict the held-out rows `test[r]` of the data x [P, D], y [P, O] or [P]."""
     parts = []
     for r in used:

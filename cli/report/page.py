@@ -88,11 +88,9 @@ def cells(table: pd.DataFrame) -> dict[str, Any]:
     return {"header": list(table), "rows": table.to_numpy().tolist()}
 
 
-def settings(every: Mapping[str, Mapping[str, Any]]) -> Section:
+def settings(every: Mapping[str, dict[str, Any]]) -> Section:
     """Return a section with the settings of all runs side by side; settings that differ come first."""
-    columns = {
-        name: pd.json_normalize(dict(values)).astype(object).iloc[0].map(_text) for name, values in every.items()
-    }
+    columns = {name: pd.json_normalize(values).astype(object).iloc[0].map(_text) for name, values in every.items()}
     table = pd.concat(columns, axis=1).fillna("").rename_axis("setting").reset_index()
     table = table.loc[table[list(every)].nunique(axis=1).eq(1).sort_values(kind="stable").index]
     return Section("Settings", fold=True, **cells(table))

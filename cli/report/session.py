@@ -29,25 +29,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A run to show in the report.
+    """A run to show in the report."""
 
-    Attributes:
-        name: name of the run folder.
-        folder: path of the run folder.
-        command: name of the command that wrote the run.
-        config: settings of the run, as JSON values.
-        trusted: modules that the settings may import.
-        sizes: size in bytes of each table at the last checkpoint.
-        prefix: prefix of the run's labels, if the page shows several runs.
-    """
-
-    name: str
+    name: str  # of the run folder
     folder: Path
-    command: str
-    config: dict[str, Any]
-    trusted: Sequence[str]
-    sizes: Mapping[str, int]
-    prefix: str = ""
+    command: str  # that wrote the run
+    config: dict[str, Any]  # settings as JSON values
+    trusted: Sequence[str]  # modules that the settings may import
+    sizes: Mapping[str, int]  # of each table at the last checkpoint, in bytes
+    prefix: str = ""  # of the run's labels, if the page shows several runs
 
     @property
     def settings(self) -> Any:
@@ -139,9 +129,7 @@ def _open(folder: Path, trusted: Sequence[str]) -> Opened:
     settings, sizes = recorded(folder), {}
     command = settings["command"]
     if command not in PAGES:
-        raise InputError(
-            f"{folder} was written by explore {command}, which has no report. Pass runs of {listed(PAGES)}"
-        )
+        raise InputError(f"{folder} was written by explore {command}, which has no report. Use runs of {listed(PAGES)}")
     if command != "suggest":
         config, checkpoint = read_run(folder)
         settings, sizes = config["settings"], {file: table["size"] for file, table in checkpoint["tables"].items()}

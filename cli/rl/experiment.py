@@ -22,12 +22,9 @@ from explore.runs.record import Run
 
 
 class Experiment:
-    """The training of all seeds, with their progress.
+    """The training of all seeds; `positions` is the progress of each.
 
     Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
-
-    Attributes:
-        positions: the progress of each seed.
     """
 
     note = ""

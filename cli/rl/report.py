@@ -20,7 +20,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from explore.cli.display import literal
-from explore.cli.estimate import Estimate, decimals, estimate
+from explore.cli.estimate import decimals, estimate
 from explore.cli.report import drawing
 from explore.cli.report.page import Section, cells
 from explore.cli.report.session import Opened
@@ -90,10 +90,8 @@ def report(experiment: Experiment, folder: Path) -> Report:
     """Return the result, without a figure."""
     seeds, settings = results(pd.read_csv(folder / "results.csv")), experiment.settings
     note = curvature_note([position.initial_curvature_share for position in experiment.positions.values()])
-    failures = [f"Dynamics model, in the end: {note}"] if note else []
-    return Report(
-        failures, [(TITLE, table(seeds))], summary(seeds, settings, folder), facts=list(facts(seeds, settings))
-    )
+    failures, tables = [f"Dynamics model, in the end: {note}"] if note else [], [(TITLE, table(seeds))]
+    return Report(failures, tables, summary(seeds, settings, folder), facts=list(facts(seeds, settings)))
 
 
 def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str, str]]:
@@ -118,13 +116,10 @@ def table(seeds: list[dict[str, Any]]) -> pd.DataFrame:
         for row in seeds
     ]
     if len(seeds) > 1:
-        means = {name: _over_seeds(seeds, name).text(PLACES[name]) for name in PLACES if name != "first_paid"}
+        over_seeds = {name: estimate([row[name] for row in seeds]) for name in PLACES if name != "first_paid"}
+        means = {name: over_seeds[name].text(PLACES[name]) for name in over_seeds}
         rows.append({"seed": "mean"} | means)
     return pd.DataFrame(rows).fillna("").rename(columns={"first_paid": "first paid"})
-
-
-def _over_seeds(seeds: list[dict[str, Any]], name: str) -> Estimate:
-    return estimate([row[name] for row in seeds])
 
 
 def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> dict[str, Any]:
@@ -139,7 +134,7 @@ def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> di
     named = {name: getattr(settings, name) for name in ("env", "algo", "posterior")}
     named |= {name: (settings.vime or {}).get(name) for name in ("bonus", "eta")}
     averaged = ("return", "success", "paid", "seconds", "bonus_share")
-    overall: dict[str, Any] = {name: _over_seeds(seeds, name)._asdict() for name in averaged}
+    overall: dict[str, Any] = {name: estimate([row[name] for row in seeds])._asdict() for name in averaged}
     overall["solved"] = sum(row["paid"] == 1 for row in seeds)
     return plain(named | {"seeds": seeds, "overall": overall, "run": str(folder)})
 

@@ -173,9 +173,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
     targets = {"": registry.find("posteriors", options["posterior"]), "vime": vime}
     parsed = problem.parse(options["parameters"], targets)
     if "interval" in parsed["vime"] and options["algo"] != "sac":
-        raise InputError(
-            f"-p vime.interval has no effect with {options['algo']}, which uses its rollouts as batches. Leave it out"
-        )
+        raise InputError(f"-p vime.interval has no effect with {options['algo']}: its batches are rollouts. Omit it")
     further: dict[str, Any] = parsed["vime"]
     encoder = {"encoder": further.pop("encoder")} if "encoder" in further else {}
     plug_in: dict[str, Any] = {"posterior": options["posterior"], "posterior_settings": parsed[""]}

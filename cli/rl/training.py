@@ -175,13 +175,7 @@ Emit = Callable[[Piece | int], None]  # an int: number of new environment steps
 
 
 class Training:
-    """The training of one seed, from scratch or from checkpoint files. All random numbers derive from the seed.
-
-    Attributes:
-        model: the algorithm with its policy.
-        bonus: the bonus with its dynamics model, if there is one.
-        position: the progress so far.
-    """
+    """The training of one seed, from scratch or from checkpoint files. All random numbers derive from the seed."""
 
     def __init__(self, settings: Settings, seed: int, device: str, folder: Path | None = None, run: str = ""):
         self._settings, self.seed, self.position = settings, seed, Position()
@@ -190,7 +184,7 @@ class Training:
         if settings.vec_normalize:
             env = normalised(env)
         self.model = algorithm(settings, env, seed, derived(seed, 0), device)
-        self.bonus: IntrinsicReward | None = None
+        self.bonus: IntrinsicReward | None = None  # with its dynamics model
         self._timed: TimedVIME | None = None
         buffer = getattr(self.model, "replay_buffer", None)
         if isinstance(buffer, VIMEReplayBuffer):

@@ -12,11 +12,9 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option("--batch", type=POSITIVE, help="Rows to measure next.  [default: 5]")
 @click.option("--out", metavar="FILE", help="File for the suggestions.  [default: next.csv beside POOL, or next.xlsx]")
 @click.option(
-    "--labels",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
+    "--labels", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
     help="File with more measurements, such as next.csv.",
-)
+)  # fmt: skip
 @click.option("--id", "id_column", type=COLUMN, help="Column that names the rows; not a feature.")
 @click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]")
 @click.option("--drop-columns", type=COLUMN, metavar="A,B", help=f"Columns to leave out{options.QUOTED}")
@@ -43,9 +41,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
     "--cost", type=COLUMN, help="Column with each row's cost; rows are ranked by score per cost; none: no costs."
 )
 @click.option(
-    "--transform",
-    type=click.Choice(["none", "log", "rank"]),
-    help="Transform of the targets.  [default: none]",
+    "--transform", type=click.Choice(["none", "log", "rank"]), help="Transform of the targets.  [default: none]"
 )
 @click.option(
     "--stop-when", multiple=True, metavar="LIMIT",
@@ -53,11 +49,9 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 )  # fmt: skip
 @click.option("--posterior", type=NAMES, metavar="NAME", help="From `explore list posteriors`.  [default: noisy-kfac]")
 @click.option(
-    "--acquisition",
-    type=NAMES,
-    metavar="NAME",
+    "--acquisition", type=NAMES, metavar="NAME",
     help="From `explore list acquisitions`.  [default: epig; expected-improvement with --goal maximise or minimise]",
-)
+)  # fmt: skip
 @options.model
 @options.likelihood
 @click.option("--hidden", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.  [default: 10]")

@@ -114,12 +114,9 @@ def _classes(rows: Rows) -> tuple[str, ...]:
 
 
 def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Progress) -> Model:
-    """Fit a model to the measured rows.
+    """Fit a model to the measured rows. Raise Failure if the fit fails.
 
     The learner gets a copy of each partly measured row, because the row itself may be pending or suggested again.
-
-    Raises:
-        Failure: if the fit fails.
     """
     data = _dataset(table, rows, settings)
     transform = _transform(table, rows, settings, data.y)

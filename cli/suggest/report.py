@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from explore.campaign.answers import PREFIX
 from explore.campaign.cells import canonical, has_all, same
 from explore.campaign.sheet import measurements
 from explore.cli import console, display, tables
-from explore.cli.suggest.choice import Choice, Progress
+from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table, labels
 from explore.core.errors import InputError, listed, shown
@@ -57,9 +56,7 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
     rows = [campaign.memory.find(name) or Row(name) for name in names]
     places = [f"{file.unit} {line}" for line in file.lines]
     values = measurements(file, targets, table.roles)
-    if lost := [
-        p for p, row, cells in zip(places, rows, values, strict=True) if cells and not has_all(row.logged, cells)
-    ]:
+    if lost := [p for p, row, new in zip(places, rows, values, strict=True) if new and not has_all(row.logged, new)]:
         raise InputError(
             f"{path} has unrecorded measurements ({listed(lost, 5)}) that would be overwritten. Record them with "
             f"--labels {path}, or choose another --out."
@@ -139,13 +136,6 @@ class Outcome(NamedTuple):
         latest = rows[-1].pending if rows and self.chosen and len(self.chosen.rows) else None
         places = [{"id": r.id, "line": lines.get(r.id), "batch": r.pending, "new": r.pending == latest} for r in rows]
         return [place | row.suggestion for place, row in zip(places, rows, strict=True)]
-
-
-@contextmanager
-def progress(options: Mapping[str, Any]) -> Iterator[Progress]:
-    """Show a progress bar if standard error is a terminal. Yield a function that updates the bar."""
-    with console.progress(options["quiet"] or options["as_json"], "fitting") as update:
-        yield lambda done, total: update(completed=done, total=total)
 
 
 def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:

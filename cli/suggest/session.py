@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
-from explore.cli import start, tables
+from explore.cli import console, start, tables
 from explore.cli.suggest import choice, report, settings, table
 from explore.cli.suggest.choice import Choice, Model, Progress
 from explore.cli.suggest.settings import Settings
@@ -72,8 +72,8 @@ def run(options: Mapping[str, Any]) -> None:
         if operates:
             _operate(campaign, options)
         else:
-            with report.progress(options) as progress:
-                chosen = _suggest(content, campaign, now, device, progress)
+            with console.progress(options["quiet"] or options["as_json"], "fitting") as update:
+                chosen = _suggest(content, campaign, now, device, lambda d, t: update(completed=d, total=t))
         if not dry:
             if chosen and chosen.model:
                 _write_model(beside, content, now, chosen.model)
@@ -160,8 +160,7 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, pro
 def _read(folder: Path, trusted: Sequence[str]) -> State | None:
     """Return the state that the previous run of the command saved, or None if there was none.
 
-    Raises:
-        InputError: if config.json is damaged, has a different format version, or names untrusted modules.
+    Raise InputError if config.json is damaged, has a different format version, or names untrusted modules.
     """
     trust.check_links(folder)
     path = folder / CONFIG

@@ -168,21 +168,16 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
     except (TypeError, ValueError):  # ValueError: functions without a signature
         raise InputError(f"{rule!r} is not an acquisition; it must be a function of (view, k)") from None
     needs, name, method = needs_of(rule), name_of(rule), type(posterior).__name__
-    kind = "classes" if posterior.likelihood.discrete else "numbers"
+    kind, other = "classes" if posterior.likelihood.discrete else "numbers", "choose another acquisition"
     if needs.spread and (posterior.certain or samples < 2):
         advice = "use a posterior with weight uncertainty and samples of at least 2, or the acquisition random"
         raise InputError(f"{name} needs weight uncertainty, but {method} with samples={samples} has none; {advice}")
     if needs.density and not isinstance(posterior, Variational):
-        advice = "choose another acquisition or posterior"
-        raise InputError(f"{name} needs a posterior with a density, but {method} has none; {advice}")
+        raise InputError(f"{name} needs a posterior with a density, but {method} has none; {other} or posterior")
     if needs.targets not in ("any", kind):
-        raise InputError(
-            f"{name} supports {needs.targets} only, but {method} predicts {kind}; choose another acquisition"
-        )
+        raise InputError(f"{name} supports {needs.targets} only, but {method} predicts {kind}; {other}")
     if needs.single and (numbers := width(posterior.likelihood, posterior.net.outputs)) != 1:
-        raise InputError(
-            f"{name} supports a single output, but {method} predicts {numbers}; choose another acquisition"
-        )
+        raise InputError(f"{name} supports a single output, but {method} predicts {numbers}; {other}")
     if needs.most is not None and k > needs.most:
         raise InputError(f"{name} chooses at most {counted(needs.most, 'point')} at once, not {k}; use a smaller batch")
 
@@ -249,10 +244,8 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
         return ""
     together = ["each other"] if k > 1 else []
     beside = [f"the {counted(pending, 'pending point')}"] if pending else []
-    near = " or ".join(together + beside)
-    return (
-        f"{name_of(rule)} scores points independently; they may be near-duplicates of {near}. Use epig to avoid this."
-    )
+    near = f"they may be near-duplicates of {' or '.join(together + beside)}"
+    return f"{name_of(rule)} scores points independently; {near}. Use epig to avoid this."
 
 
 def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:

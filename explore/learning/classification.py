@@ -130,13 +130,10 @@ def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: St
 def check_warmup(posterior: Predictive, warmup: int) -> None:
     """Raise InputError if the warm-up is longer than training, or `warmup` > 0 without a learning rate."""
     if warmup and _lr(posterior) is None:
-        raise InputError(
-            f"{type(posterior).__name__} has no learning rate to warm up. Leave the warm-up (--warmup) out"
-        )
+        raise InputError(f"{type(posterior).__name__} has no learning rate to warm up. Leave out warmup (--warmup)")
     if warmup > posterior.epochs:
-        raise InputError(
-            f"warm-up of {warmup} epochs, but training has {posterior.epochs}. Use a shorter warm-up (--warmup)"
-        )
+        epochs = f"warm-up of {warmup} epochs, but training has {posterior.epochs}"
+        raise InputError(f"{epochs}. Use a shorter warm-up (--warmup)")
 
 
 def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:

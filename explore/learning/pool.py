@@ -55,9 +55,7 @@ class Pool:
         self._raw = RawInputs(x, rng)
         self.x = self._raw.x
         if self.x.dtype == torch.uint8 and self.x.dim() > 2 and standardise in ("labelled", "pool"):
-            raise InputError(
-                "uint8 images are not standardised. Scale each channel yourself, or pass standardise='none'"
-            )
+            raise InputError("uint8 images are not standardised. Scale channels yourself, or pass standardise='none'")
         if not len(self._raw):
             raise InputError("a pool must have shape [points, ...] with at least one point")
         likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
@@ -87,9 +85,8 @@ class Pool:
         """Add labels to points of the pool, see `ActiveLearner.tell`."""
         points, values = self.free(indices), labels(y, self._classes, self._rng.device, self._partial)
         if not points.numel() or values.numel() != points.numel() * self._outputs:
-            raise InputError(
-                f"got {values.numel()} labels for {points.numel()} points; each point needs {self._outputs}"
-            )
+            numbers = f"got {values.numel()} labels for {points.numel()} points"
+            raise InputError(f"{numbers}; each point needs {self._outputs}")
         shape, values = list(values.shape), self._shaped(values, *points.shape)
         # With axes in another order, labels would be assigned to the wrong points.
         if [n for n in shape if n > 1] != [n for n in values.shape if n > 1]:
@@ -105,9 +102,8 @@ class Pool:
         """Return point indices as [R, p]. Raise InputError unless each replica's points are available and distinct."""
         points, replicas = self._indices(indices), self.replicas
         if replicas > 1 and (points.dim() != 2 or len(points) != replicas):
-            raise InputError(
-                f"indices must have shape [{replicas}, k] for {replicas} replicas; got {list(points.shape)}"
-            )
+            shape = f"[{replicas}, k] for {replicas} replicas"
+            raise InputError(f"indices must have shape {shape}; got {list(points.shape)}")
         points = points.reshape(replicas, points.numel() // replicas)
         fresh = self.mask.gather(1, points)
         if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
@@ -121,9 +117,8 @@ class Pool:
         if points.dim() != 2 or len(points) != self.replicas or not points.numel():
             raise InputError(f"test indices must have shape [{self.replicas}, m]; got {list(points.shape)}")
         if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
-            raise InputError(
-                f"y must have the labels of all {n} points, {self._outputs} each; got shape {list(values.shape)}"
-            )
+            shape = list(values.shape)
+            raise InputError(f"y must have the labels of all {n} points, {self._outputs} each; got shape {shape}")
         return Batch(self.inputs(points, scales), self._targets(self._shaped(values, n)[points], scales))
 
     def _indices(self, indices: Any) -> Tensor:
@@ -211,17 +206,14 @@ class Pool:
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Load labels from a `state_dict`, see `ActiveLearner.load_state_dict`."""
         if "format" not in saved or int(saved["format"]) != FORMAT:
-            raise InputError(
-                "the saved learner was written by another version. Create a new one and tell() it the labels"
-            )
+            advice = "Create a new one and tell() it the labels"
+            raise InputError(f"the saved learner was written by another version. {advice}")
         before, now = tree.to_plain(saved["meaning"]), self._meaning()
         if before != now:
             a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
             raise InputError(f"the saved learner has different settings: {a}, this one {b}")
         if not np.array_equal(saved["pool"].cpu().numpy(), self._digest):
-            raise InputError(
-                "the saved learner has a different pool. Pass the same points; only their order may differ"
-            )
+            raise InputError("the saved learner has a different pool. Pass the same points, in any order")
         places = saved["labelled"].to(self._rng.device)
         self.points = identity.find(saved["fingerprints"].cpu().numpy(), places, self._prints, self.allowed)
         self.mask = self.allowed.scatter(1, self.points, False)
@@ -267,7 +259,6 @@ def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool
         return torch.ones(trials, points, dtype=torch.bool)
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)
     if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, points):
-        raise InputError(
-            f"allowed must be a boolean array of shape [{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}"
-        )
+        shape = f"shape [{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}"
+        raise InputError(f"allowed must be a boolean array of {shape}")
     return torch.as_tensor(mask)

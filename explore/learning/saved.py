@@ -159,9 +159,7 @@ def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
     models = {}
     for name, state in states.items():
         if name not in (settings.posteriors or [settings.posterior]):
-            raise InputError(
-                f"{path} has a posterior {name}, which config.json does not list: the files are of different runs"
-            )
+            raise InputError(f"{path} has a posterior {name}, which config.json lacks: the files are of different runs")
         models[name] = FittedModel.from_state_dict(settings.build(name, state, names), state, device)
         if models[name].replicas != len(replicas):
             raise InputError(f"{path} is damaged: it lists {len(replicas)} replicas, but has {models[name].replicas}")

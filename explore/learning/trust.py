@@ -28,9 +28,8 @@ def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) 
     check_links(folder)
     content = recorded(folder)
     if content["command"] not in commands:
-        raise InputError(
-            f"{folder} was written by explore {content['command']}. Use a run of explore {' or '.join(commands)}"
-        )
+        allowed = " or ".join(commands)
+        raise InputError(f"{folder} was written by explore {content['command']}. Use a run of explore {allowed}")
     if content["command"] != "suggest":  # a campaign's log does not depend on its settings
         content = read_config(folder)["settings"]
     check(folder, content, trusted)
@@ -80,9 +79,7 @@ def check_links(folder: Path) -> None:
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise InputError(
-                    f"{path} is a link or a device. Run folders may have only files and folders; replace it by a copy"
-                )
+                raise InputError(f"{path} is a link or a device. Replace it by a copy: run folders have only files")
 
 
 def _texts(value: Any) -> Iterator[str]:

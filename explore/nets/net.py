@@ -89,9 +89,8 @@ class Net(Network):
             setattr(root.get_submodule(parent), name, slot)
 
     def __repr__(self) -> str:
-        begun = (
-            "from which posteriors start" if self.trained else "initialised by posteriors (the module's are not used)"
-        )
+        unused = "initialised by posteriors (the module's are not used)"
+        begun = "from which posteriors start" if self.trained else unused
         return f"Net of {self.weights} weights, {begun}:\n{self.text}"
 
     @property
@@ -221,10 +220,9 @@ class Net(Network):
         except InputError:
             raise
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # from user code
-            failure = (
-                f"forward() failed on an input of shape {list(folded.shape)} ({str(error) or type(error).__name__})"
-            )
-            raise InputError(f"{failure}; it must call its layers, not read their weights") from error
+            shape, reason = list(folded.shape), str(error) or type(error).__name__
+            advice = "it must call its layers, not read their weights"
+            raise InputError(f"forward() failed on an input of shape {shape} ({reason}); {advice}") from error
         finally:
             for each in (*self._slots, *self._norms):
                 each.end()

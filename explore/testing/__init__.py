@@ -58,8 +58,7 @@ def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable
 def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
     """Build a pytest test of acquisition rules, for each type of targets that a rule accepts.
 
-    Args:
-        acquisitions: functions, frozen dataclasses, instances of these, or names from `explore list acquisitions`.
+    Rules are functions, frozen dataclasses, instances of these, or names from `explore list acquisitions`.
     """
     loaded = (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions)
     built = [rule() if isinstance(rule, type) else rule for rule in loaded]  # for a class, use its defaults
@@ -69,8 +68,7 @@ def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
 def check_dataset(*datasets_: Any) -> Callable[..., None]:
     """Build a pytest test of data sets, which skips sets that are not available offline.
 
-    Args:
-        datasets_: functions, or names from `explore list datasets`.
+    Data sets are functions, or names from `explore list datasets`.
     """
     return datasets.DATASETS.test(datasets.DatasetSubject(*named) for named in _named("data", datasets_))
 

@@ -49,9 +49,8 @@ def it_is_what_its_description_says(subject: DatasetSubject) -> None:
     assert isinstance(loaded, Dataset), f"{name} returns a {type(loaded).__name__}, not a Dataset"
     x, y = loaded.x, loaded.y
     assert loaded.name == name, f"{name} has another name, {loaded.name}"
-    assert (*x.shape, loaded.task) == (n, d, task), (
-        f"{name} has shape {x.shape} ({loaded.task}), expected {n} x {d} ({task})"
-    )
+    shape = f"{name} has shape {x.shape} ({loaded.task})"
+    assert (*x.shape, loaded.task) == (n, d, task), f"{shape}, expected {n} x {d} ({task})"
     assert x.dtype == np.float64 and np.isfinite(x).all(), f"{name}: x must be finite float64"
     assert len(set(loaded.features)) == d, f"{name}: {len(set(loaded.features))} names for {d} features"
     assert x.std(0).any() and y.std(0).all(), f"{name}: all inputs or targets are the same"
@@ -60,8 +59,7 @@ def it_is_what_its_description_says(subject: DatasetSubject) -> None:
         assert np.isfinite(y).all(), f"{name}: y is not finite"
     else:
         assert y.shape == (n,) and y.dtype == np.int64, f"{name}: y must be int64 of shape [N]"
-        assert set(y) == set(range(len(loaded.classes))), (
-            f"{name}: y must use every index of its classes, {loaded.classes}"
-        )
+        every = set(range(len(loaded.classes)))
+        assert set(y) == every, f"{name}: y must use every index of its classes, {loaded.classes}"
     again = subject.load()
     assert np.array_equal(x, again.x) and np.array_equal(y, again.y), f"{name} differs when loaded a second time"

@@ -259,9 +259,8 @@ def gain_falls_when_a_transition_repeats(subject: Subject) -> None:
     posterior, state, batch = subject.trained(net=NETS["linear"], steps=30, **settings)
     x, y = (torch.full((R, 1, n), 4.0, dtype=torch.float64) for n in (2, 3))  # 4 standard deviations off
     both = Batch(torch.cat([batch.x, x], 1), torch.cat([batch.y, y], 1))
-    with_it, without = (
-        posterior.gain(train(posterior, state, b, seeded(3), 200), Batch(x, y), seeded(2)) for b in (both, batch)
-    )
+    states = (train(posterior, state, each, seeded(3), 200) for each in (both, batch))
+    with_it, without = (posterior.gain(s, Batch(x, y), seeded(2)) for s in states)
     share = (with_it / without).max()  # 0.001 to 0.01 for exact inference
     assert share < 0.2, (
         f"after 200 updates with a transition, its `gain` is {share:.2f} times the gain after 200 updates "

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from explore.core import tree
 from explore.core.errors import InputError
-from explore.core.rng import Rng
 from explore.nets import protocols
+from explore.testing.subject import seeded
 from explore.testing.suite import Suite, assert_close, expect_defaults
 
 LIKELIHOODS = Suite()
@@ -34,7 +34,7 @@ class LikelihoodSubject:
     def __init__(self, likelihood: Any, outputs: int | None = None, name: Any = ""):
         self.likelihood, self.name = likelihood, name if isinstance(name, str) and name else repr(likelihood)
         self.outputs = outputs or next(filter(self._accepts, (3, 1, 6)))
-        self.out = Rng(1, dtype=torch.float64).normal(R, S, B, self.outputs)
+        self.out = seeded(1).normal(R, S, B, self.outputs)
 
     def _accepts(self, outputs: int) -> bool:
         try:
@@ -46,14 +46,12 @@ class LikelihoodSubject:
     @cached_property
     def start(self) -> Any:
         """The prior of the noise."""
-        return self.likelihood.init(self.outputs, R, Rng(3, dtype=torch.float64))
+        return self.likelihood.init(self.outputs, R, seeded(3))
 
     @cached_property
     def data(self) -> Tensor:
         """Targets, with a sample axis of length 1, as in training data."""
-        return self.likelihood.sample(
-            self.likelihood.expected(self.start), self.out[:, :1], Rng(4, dtype=torch.float64)
-        )
+        return self.likelihood.sample(self.likelihood.expected(self.start), self.out[:, :1], seeded(4))
 
     @cached_property
     def learned(self) -> Any:
@@ -72,13 +70,13 @@ class LikelihoodSubject:
     @cached_property
     def noise(self) -> Any:
         """Noise samples from the posterior `learned`."""
-        return self.likelihood.sample_noise(self.learned, S, Rng(2, dtype=torch.float64))
+        return self.likelihood.sample_noise(self.learned, S, seeded(2))
 
     @cached_property
     def drawn(self) -> tuple[Tensor, Tensor]:
         """The outputs, each repeated DRAWS times, and a target sampled for each: both [R, S, B * DRAWS, ...]."""
         out = self.out.repeat_interleave(DRAWS, 2)
-        return out, self.likelihood.sample(self.noise, out, Rng(5, dtype=torch.float64))
+        return out, self.likelihood.sample(self.noise, out, seeded(5))
 
     @property
     def counts(self) -> bool:
@@ -242,7 +240,7 @@ def noise_settles_where_the_bound_is_higher(subject: LikelihoodSubject) -> None:
     centre = out.mean(1, keepdim=True)  # a single sample, so that the ELBO depends on the noise only
 
     def bound(phi: Any) -> Tensor:
-        noise = likelihood.sample_noise(phi, 1000, Rng(6, dtype=torch.float64))
+        noise = likelihood.sample_noise(phi, 1000, seeded(6))
         fit = likelihood.log_prob(noise, centre.expand(-1, 1000, -1, -1), y)
         value: Tensor = N * fit.mean((1, 2)) - likelihood.kl(phi)
         return value

@@ -12,13 +12,13 @@ from explore import registry
 from explore.acquisitions.base import Acquisition, Choice, View, check, checked, name_of, needs_of
 from explore.core import tree
 from explore.core.errors import InputError
-from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.predict import Predictor
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
 from explore.testing.oracles import Lone
+from explore.testing.subject import seeded
 from explore.testing.suite import Suite, assert_close, assert_same_bits
 
 RULES = Suite()
@@ -33,7 +33,7 @@ class RuleSubject:
     def __init__(self, rule: Acquisition, likelihood: Likelihood, outputs: int):
         self.name = f"{name_of(rule)}-{type(likelihood).__name__}-{outputs}"
         self.rule, self.likelihood = rule, likelihood
-        rng = Rng(0, dtype=torch.float64)
+        rng = seeded(0)
         self.posterior = registry.posterior("bbb", Net(mlp(2, [5], outputs)), likelihood)
         self.state = self.posterior.init(C, R, rng)
         noise = likelihood.sample_noise(self.state.common.noise, S, rng)
@@ -46,7 +46,7 @@ class RuleSubject:
 
     def choice(self, k: int, part: slice = slice(None), pending: Tensor | None = None) -> Choice:
         """Return the rule's choice of k points for the replicas in `part`; k is capped at the rule's maximum."""
-        rng = Rng(1, dtype=torch.float64) if part.start is None else Lone(part.start, R, 1, dtype=torch.float64)
+        rng = seeded(1) if part.start is None else Lone(part.start, R, 1, dtype=torch.float64)
         nets = self.predictor
         layers, noise = tree.part((nets.layers, nets.noise), part)
         predictor = dataclasses.replace(nets, layers=layers, noise=noise)
@@ -62,11 +62,7 @@ class RuleSubject:
 
 
 def subjects(rule: Acquisition) -> Iterator[RuleSubject]:
-    """Yield a subject for each type of targets that the rule accepts.
-
-    Raises:
-        AssertionError: if the rule accepts none of the types.
-    """
+    """Yield a subject for each type of targets that the rule accepts; assert that there is one."""
     refused = []
     for likelihood, outputs in OUTPUTS:
         subject = RuleSubject(rule, likelihood, outputs)
@@ -81,7 +77,7 @@ def subjects(rule: Acquisition) -> Iterator[RuleSubject]:
 
 @RULES.check("1", "3")
 def it_chooses_different_candidates(subject: RuleSubject, count: str) -> None:
-    x = Rng(2, dtype=torch.float64).normal(R, int(count), 2)
+    x = seeded(2).normal(R, int(count), 2)
     asked: tuple[tuple[int, Tensor | None], ...] = ((int(count), None), (3, x), (3, x[:, :1].expand_as(x)))
     for k, pending in asked:
         try:

@@ -47,7 +47,7 @@ NETS = {
     "dense-norm": Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))),
 }  # fmt: skip
 PARTS = {"convolutions": "conv", "norms": "dense-norm"}  # layer types that a posterior may reject, each with a network
-LIKELIHOODS = {"Categorical": Categorical(), "Bernoulli": Bernoulli(), "Heteroscedastic": Heteroscedastic()}
+KINDS = {"Categorical": Categorical(), "Bernoulli": Bernoulli(), "Heteroscedastic": Heteroscedastic()}  # of likelihoods
 INTERVAL = re.compile(r"[\[(]-?(inf|[\d.e+-]+), ?-?(inf|[\d.e+-]+)[\])]")
 
 
@@ -59,7 +59,7 @@ class Contract:
         lively: settings at which three updates visibly change everything that is learned; default: the class defaults.
         forgetful: settings at which the state depends mostly on the last few batches; default: `lively`.
         refuses: what the posterior rejects with `InputError`: "convolutions", "norms" (batch norm), or the names of
-            likelihoods in `LIKELIHOODS`.
+            likelihoods in `KINDS`.
         linear: for Gaussian posteriors: pairs (moments, settings), e.g. `[("covariance", {"lr": 0.2})]`. With these
             settings, 600 updates must reach the moments of Bayesian linear regression to six digits. The moments are
             "covariance": mean and covariance; "diagonal": the mean, and the covariance if the exact covariance is
@@ -77,24 +77,16 @@ class Contract:
 
 
 class Subject:
-    """A posterior class under test.
+    """A posterior class under test, or mixtures of `members` fits of it; `name` is for messages.
 
-    Args:
-        name: the name of the class in messages.
-        cls: the class.
-        contract: the contract as a dictionary; None: `CONTRACT` in the file of the class.
-        members: if above 1, test mixtures of that many fits.
-
-    Attributes:
-        informative: whether the posterior has `gain`.
-        variational: whether the posterior has a density.
-        gaussian: whether the density is Gaussian.
+    `contract` is the contract as a dictionary; None: `CONTRACT` in the file of the class.
     """
 
     def __init__(self, name: str, cls: Any, contract: Mapping[str, Any] | None = None, members: int = 1):
         self.name, self.cls, self.members, self._declared = name, cls, members, contract
-        self.informative = isinstance(cls, type) and issubclass(cls, Variational)
-        self.variational = self.informative and members == 1  # a mixture only has the densities of its members
+        self.informative = isinstance(cls, type) and issubclass(cls, Variational)  # whether it has `gain`
+        # Whether it has a density, and a Gaussian one. A mixture only has the densities of its members.
+        self.variational = self.informative and members == 1
         self.gaussian = self.variational and issubclass(cls, GaussianPosterior)
         self._trained = functools.cache(self._train)
 
@@ -107,9 +99,8 @@ class Subject:
         unknown = sorted(set(declared) - set(allowed))
         assert not unknown, f"{self.name}: CONTRACT has {unknown}; allowed: {', '.join(allowed)}"
         contract = Contract(**declared)
-        assert set(contract.refuses) <= {*PARTS, *LIKELIHOODS}, (
-            f'{self.name}: "refuses" in CONTRACT may contain {[*PARTS, *LIKELIHOODS]}'
-        )
+        refusable = [*PARTS, *KINDS]
+        assert {*contract.refuses} <= {*refusable}, f'{self.name}: "refuses" in CONTRACT may contain {refusable}'
         return contract
 
     def add(self, key: str, value: str) -> str:
@@ -167,8 +158,7 @@ class Subject:
     def variant(self, name: str) -> dict[str, Any]:
         """Return the arguments of `build` for a variant; skip the test if the posterior does not support the variant.
 
-        `name` is a network in `NETS`; "norm-frozen" or "norm-adam", which also set `batch_norm`; or "learned" for a
-        learned prior.
+        `name` is in `NETS`, "norm-frozen" or "norm-adam" (which also set `batch_norm`), or "learned" (the prior).
         """
         net, _, policy = name.partition("-") if name.startswith("norm") else (name, "", "")
         if name == "learned":
@@ -232,11 +222,11 @@ def data(net: Net = MLP, seed: int = 5, device: str = "cpu") -> Batch:
 def outputs(posterior: Any, state: State, n: int, x: Tensor) -> Tensor:
     """Return the outputs of n weight samples at x, [R, S, B, O]; of n functions, if the posterior is not of weights."""
     if posterior.of_weights:
-        out: Tensor = posterior.net.output(posterior.sample(state, n, seeded(9)), x)
-        return out
-    net, layers, _ = posterior.functions(state, n, seeded(9))
-    drawn: Tensor = net.output(layers, x)
-    return drawn
+        net, layers = posterior.net, posterior.sample(state, n, seeded(9))
+    else:
+        net, layers, _ = posterior.functions(state, n, seeded(9))
+    out: Tensor = net.output(layers, x)
+    return out
 
 
 def start(posterior: Any, n_data: float, replicas: int, rng: Rng) -> State:

@@ -20,21 +20,7 @@ from explore.core.shapes import Batch, State
 from explore.inference import predict
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.testing.subject import (
-    LIKELIHOODS,
-    MLP,
-    NETS,
-    PARTS,
-    N,
-    R,
-    Subject,
-    data,
-    finish,
-    outputs,
-    seeded,
-    start,
-    train,
-)
+from explore.testing.subject import KINDS, MLP, NETS, PARTS, N, R, Subject, data, finish, outputs, seeded, start, train
 from explore.testing.suite import Suite, assert_same_bits
 
 POSTERIORS = Suite()
@@ -128,8 +114,8 @@ def a_failed_replica_is_frozen_and_touches_no_other(subject: Subject, fault: str
 @POSTERIORS.check()
 def single_precision_survives_data_without_rank(subject: Subject) -> None:
     # One example at a time, with inputs that are equal, zero or constant: moment matrices of very low rank.
-    settings = subject.contract.forgetful
-    settings = subject.contract.lively if settings is None else settings
+    forgetful = subject.contract.forgetful
+    settings = subject.contract.lively if forgetful is None else forgetful
     posterior = subject.make(net=MLP, likelihood=Gaussian(), **settings)
     rng, advice = Rng(0), "if only the settings are wrong, " + subject.add("forgetful", "{...} that survive it")
     x = 100 * rng.normal(R, N, 1)
@@ -200,7 +186,7 @@ def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
 
 @POSTERIORS.check("Categorical", "Bernoulli", "Heteroscedastic", "Gaussian", "norm-frozen", "norm-adam")
 def training_lowers_the_loss(subject: Subject, case: str) -> None:
-    settings: dict[str, Any] = {"likelihood": LIKELIHOODS.get(case)}
+    settings: dict[str, Any] = {"likelihood": KINDS.get(case)}
     if case.startswith("norm"):
         settings |= subject.variant(case)
     elif case != "Gaussian":
@@ -228,9 +214,8 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
     elif case == "Gaussian" and not posterior.certain:
         variance = predict.Predictor.sample(posterior, state, 200, seeded(1)).moments
         near, far = (variance(x).variance.mean((1, 2)) for x in (batch.x, 4 * batch.x))
-        assert (far > 2 * near).all(), (
-            f"the variance of its predictions is {far.tolist()} far from the data and {near.tolist()} on them"
-        )
+        both = f"{far.tolist()} far from the data and {near.tolist()} on them"
+        assert (far > 2 * near).all(), f"the variance of its predictions is {both}"
 
 
 def _expect_normalised(posterior: Any, before: State, state: State) -> None:

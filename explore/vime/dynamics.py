@@ -192,9 +192,8 @@ class Dynamics:
     def learned(self) -> dict[str, float]:
         """The values of `Predictive.learned`, and the share of the curvature that still comes from initialisation."""
         state = self.state.posterior
-        values = self.posterior.learned(state) | {
-            "initial_curvature_share": self.posterior.initial_curvature_share(state)
-        }
+        share = self.posterior.initial_curvature_share(state)
+        values = self.posterior.learned(state) | {"initial_curvature_share": share}
         return {name: float(value) for name, value in values.items()}
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:

@@ -26,16 +26,11 @@ FLAT = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
 class Vectors:
-    """A converter of elements of a Gymnasium space to vectors in single precision.
+    """A converter of elements of a Gymnasium space to vectors in single precision; `name` names them in messages.
 
     Numbers are unchanged; Discrete and MultiDiscrete become one-hot; the parts of Dict and Tuple are concatenated, as
-    in `gymnasium.spaces.flatten`. Images and vectors of more than 1024 numbers need an encoder.
-
-    Args:
-        space: the space of one element.
-        name: name of the elements in messages.
-        encoder: for elements that are not vectors, such as images: a function from n stacked elements to an array
-            [n, D], or the function's name, "module:function".
+    in `gymnasium.spaces.flatten`. Images and vectors of more than 1024 numbers need an encoder: a function from n
+    stacked elements to an array [n, D], or the function's name, "module:function".
     """
 
     def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):
@@ -156,8 +151,7 @@ def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
     wrong = ~((values >= first) & (values < first + choices) & (values == np.floor(values)))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
-        last = first[column] + choices[column] - 1
-        numbers = f"{first[column]} to {last}"
+        numbers = f"{first[column]} to {first[column] + choices[column] - 1}"
         raise InputError(f"{name} hold {values[row, column]}; expected whole numbers from {numbers}. {AGREE}")
     return values.astype(int) - first
 

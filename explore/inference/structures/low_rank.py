@@ -139,9 +139,8 @@ class LowRankFactor(NamedTuple):
     def trace(self, new: LowRankFactor) -> Float[Tensor, " R"]:
         """Return tr(P new^-1) = sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
         low = torch.linalg.diagonal(inner(self.columns, new.solve(self.columns))).sum(1)
-        return (
-            torch.stack([(d * v).sum((1, 2)) for d, v in zip(self.diagonal, new.variance(), strict=True)]).sum(0) + low
-        )
+        rest = [(d * v).sum((1, 2)) for d, v in zip(self.diagonal, new.variance(), strict=True)]
+        return torch.stack(rest).sum(0) + low
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         half, means = self._half(), (tuple(x.mean(1) for x in g) for g in _cached_gradients(taps))

@@ -85,10 +85,8 @@ class _Unreadable(dict[str, Any]):
         self._layer = layer
 
     def items(self) -> Any:
-        advice = "take device and dtype from the input, and call the layer instead"
-        raise InputError(
-            f"forward() reads the parameters of {self._layer}, but weights are sampled outside it; {advice}"
-        )
+        advice = "weights are sampled outside it; take device and dtype from the input, and call the layer instead"
+        raise InputError(f"forward() reads the parameters of {self._layer}, but {advice}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._layer,)  # else copying would call items()

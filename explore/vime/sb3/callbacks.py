@@ -173,10 +173,8 @@ class VIMECallback(BaseCallback):
             return cast(Tensor, policy.predict_values(observations, self.locals["lstm_states"].vf, starts))
 
     def _on_rollout_end(self) -> None:
-        observations, actions, following, dones = (np.stack(part) for part in zip(*self._steps, strict=True))
-        reward = self.bonus.batch(
-            Transitions(*(part.reshape(-1, part.shape[2]) for part in (observations, actions, following)))
-        )
+        *vectors, dones = (np.stack(part) for part in zip(*self._steps, strict=True))
+        reward = self.bonus.batch(Transitions(*(part.reshape(-1, part.shape[2]) for part in vectors)))
         self._paid |= bool(reward.raw.any())
         scaled = reward.scaled.reshape(dones.shape)
         buffer: RolloutBuffer = self.locals["rollout_buffer"]

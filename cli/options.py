@@ -42,7 +42,6 @@ class Column(click.ParamType):
 
 NAMES, COLUMN = Names(), Column()
 QUOTED = """; quote a name with commas: '"x, y",z'."""
-FEATURE = "to use as a feature although it looks like a row number, time stamp or code; repeatable."
 POSITIVE = Whole(1, 10**9)
 SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomState and stable-baselines3
 # Limits far above the defaults; larger values would exhaust the memory at once.
@@ -63,9 +62,20 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
-keep_na = click.option(
-    "--keep-na", multiple=True, type=COLUMN, metavar="COLUMN",
-    help="Class target in which NA, nan, - and the like are classes, not missing values; repeatable.",
+# How the columns of a table are read.
+columns = _together(
+    click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]"),
+    click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns that are categories{QUOTED}"),
+    click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark of your table.  [default: .]"),
+    click.option(
+        "--feature", multiple=True, type=COLUMN,
+        help="Column to use as a feature although it looks like a row number, time stamp or code; repeatable.",
+    ),
+    click.option("--sheet", metavar="NAME", help="Sheet of an Excel file.  [default: the first]"),
+    click.option(
+        "--keep-na", multiple=True, type=COLUMN, metavar="COLUMN",
+        help="Class target in which NA, nan, - and the like are classes, not missing values; repeatable.",
+    ),
 )  # fmt: skip
 # Options of the data.
 data = _together(
@@ -76,23 +86,17 @@ data = _together(
         "--drop-columns", type=COLUMN, default="", show_default=False, metavar="A,B",
         help=f"Features to leave out{QUOTED}",
     ),
-    click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]"),
-    click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns that are categories{QUOTED}"),
-    click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark in FILE.  [default: .]"),
-    click.option("--feature", multiple=True, type=COLUMN, help=f"Column of FILE {FEATURE}"),
-    click.option("--sheet", metavar="NAME", help="Sheet of FILE, if Excel.  [default: the first]"),
-    keep_na,
+    columns,
 )  # fmt: skip
 
 
 def model_of(settings: str, default: str) -> Callable[[Any], Any]:
     """Return a decorator that adds the options --preset and -p, with `default` and `settings` in their help texts."""
     preset = f"Named settings: default, plain, vime, image, or those of a paper, such as paper.  [default: {default}]"
+    setting = f"A setting of {settings}; repeatable."
     return _together(
         click.option("--preset", type=NAMES, metavar="NAME", help=preset),
-        click.option(
-            "-p", "parameters", multiple=True, metavar="KEY=VALUE", help=f"A setting of {settings}; repeatable."
-        ),
+        click.option("-p", "parameters", multiple=True, metavar="KEY=VALUE", help=setting),
     )
 
 
@@ -102,12 +106,9 @@ likelihood = click.option(
     help="From `explore list likelihoods`; heteroscedastic: noise depends on the features.  [default: by the task]",
 )  # fmt: skip
 trust = click.option(
-    "--trust",
-    multiple=True,
-    metavar="MODULE",
-    callback=_modules,
+    "--trust", multiple=True, metavar="MODULE", callback=_modules,
     help="Allow a run folder to import (execute) this module; repeatable.",
-)
+)  # fmt: skip
 compute = _together(
     click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
     click.option("--threads", type=THREADS, help="CPU threads.  [default: 1]"),

@@ -55,20 +55,12 @@ class Experiment(Protocol):
     done: float  # position of the progress bar
 
     @property
-    def activity(self) -> str:
-        """Text in front of the progress bar."""
-
-    def warnings(self) -> Iterator[str]:
-        """Yield warnings to print at the start."""
-
-    def events(self, folder: Path, emit: Callable[[Any], None]) -> None:
-        """Do the remaining work. Pass each event to `emit`, which writes it into the run folder."""
-
-    def progress(self, saved: Any) -> str:
-        """Describe the progress recorded in a `state_dict`."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the tensors and plain values that a checkpoint saves, in order to resume."""
+    def activity(self) -> str: ...  # text in front of the progress bar
+    def warnings(self) -> Iterator[str]: ...  # to print at the start
+    # Do the remaining work. Pass each event to `emit`, which writes it into the run folder.
+    def events(self, folder: Path, emit: Callable[[Any], None]) -> None: ...
+    def progress(self, saved: Any) -> str: ...  # describe the progress recorded in a `state_dict`
+    def state_dict(self) -> dict[str, Any]: ...  # tensors and plain values that a checkpoint saves, in order to resume
 
 
 class Report(NamedTuple):

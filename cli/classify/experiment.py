@@ -166,9 +166,8 @@ class Experiment:
             return
         emit(None)
         s, last, begin = self.settings, None, machine.seconds(self.rng.device)
-        for event in classification.follow(
-            self.posterior, self.task, self.rng, s.samples, s.warmup, self._saved, s.measure
-        ):
+        fit = classification.follow(self.posterior, self.task, self.rng, s.samples, s.warmup, self._saved, s.measure)
+        for event in fit:
             if isinstance(event, Epoch):
                 self._seconds.append(machine.seconds(self.rng.device) - begin)
             else:

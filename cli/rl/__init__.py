@@ -45,9 +45,7 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 @click.option("--seed", type=SEED, default=0, help="The first random seed.")
 @click.option("--seeds", type=TRIALS, default=1, help="Number of seeds, trained one by one unless --jobs is set.")
 @click.option("--vec-normalize", is_flag=True, help="Standardise the policy's observations (SB3's VecNormalize).")
-@click.option(
-    "--eval-freq", type=POSITIVE, metavar="STEPS", help="Steps between evaluations of the deterministic policy."
-)
+@click.option("--eval-freq", type=POSITIVE, metavar="N", help="Steps between evaluations of the deterministic policy.")
 @click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")
 @click.option("--jobs", type=THREADS, default=1, help="Seeds to train in parallel processes.")
 @click.option("--watch", metavar="RUN", help="Write a GIF of a trained policy into its run folder; --seed selects it.")

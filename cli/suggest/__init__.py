@@ -16,13 +16,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
     help="File with more measurements, such as next.csv.",
 )  # fmt: skip
 @click.option("--id", "id_column", type=COLUMN, help="Column that names the rows; not a feature.")
-@click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]")
 @click.option("--drop-columns", type=COLUMN, metavar="A,B", help=f"Columns to leave out{options.QUOTED}")
-@click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns that are categories{options.QUOTED}")
-@click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark.  [default: .]")
-@click.option("--feature", multiple=True, type=COLUMN, help=f"Column {options.FEATURE}")
-@click.option("--sheet", metavar="NAME", help="Sheet of an Excel file.  [default: the first]")
-@options.keep_na
+@options.columns
 @click.option(
     "--failed", multiple=True, metavar="TEXT",
     help="Target text that marks a failed experiment; repeatable. Numeric targets also accept failed, fail and error. "
@@ -37,9 +32,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option(
     "--goal", type=click.Choice(["learn", "maximise", "minimise"]), help="Aim of the suggestions.  [default: learn]"
 )
-@click.option(
-    "--cost", type=COLUMN, help="Column with each row's cost; rows are ranked by score per cost; none: no costs."
-)
+@click.option("--cost", type=COLUMN, help="Column of costs; rows are ranked by score per cost; none: no costs.")
 @click.option(
     "--transform", type=click.Choice(["none", "log", "rank"]), help="Transform of the targets.  [default: none]"
 )
@@ -60,8 +53,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option("--seed", type=SEED, help="Random seed.  [default: 0]")
 @options.compute
 @options.trust
-@click.option("--quiet", is_flag=True, help="No progress and no notes, only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@options.quiet
+@options.json_object
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
     """Suggest which rows of a table to measure next.

@@ -23,13 +23,7 @@ N = 30.0  # number of examples for the noise updates
 
 
 class LikelihoodSubject:
-    """A likelihood under test, with network outputs, noise and targets.
-
-    Args:
-        likelihood: an instance.
-        outputs: number of network outputs; None: the first of 3, 1 and 6 that the likelihood accepts.
-        name: name of the test; by default, the likelihood's `repr`.
-    """
+    """A likelihood under test, with noise, targets and network outputs (by default 3, 1 or 6, which it accepts)."""
 
     def __init__(self, likelihood: Any, outputs: int | None = None, name: Any = ""):
         self.likelihood, self.name = likelihood, name if isinstance(name, str) and name else repr(likelihood)

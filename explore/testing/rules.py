@@ -50,15 +50,13 @@ class RuleSubject:
         nets = self.predictor
         layers, noise = tree.part((nets.layers, nets.noise), part)
         predictor = dataclasses.replace(nets, layers=layers, noise=noise)
-        state, labelled, x, mask, uniform, pending = tree.part(
-            (self.state, self.labelled, self.x, self.mask, self.uniform, pending), part
-        )
-        view = View(
-            posterior=self.posterior, state=state, labelled=labelled, candidates=x, mask=mask,
-            sample=lambda: predictor, uniform=uniform, rng=rng, pending=pending,
-        )  # fmt: skip
+        fields = {
+            "state": self.state, "labelled": self.labelled, "candidates": self.x, "mask": self.mask,
+            "uniform": self.uniform, "pending": pending,
+        }  # fmt: skip
+        view = View(posterior=self.posterior, sample=lambda: predictor, rng=rng, **tree.part(fields, part))
         k = min(k, needs_of(self.rule).most or k)
-        return checked(self.rule(view, k), self.rule, mask, k)
+        return checked(self.rule(view, k), self.rule, view.mask, k)
 
 
 def subjects(rule: Acquisition) -> Iterator[RuleSubject]:

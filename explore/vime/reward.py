@@ -87,8 +87,7 @@ class RolloutBonus(Protocol):
     actions: Vectors
     metrics: dict[str, float]  # to log about the last batch, by TensorBoard tag
 
-    def batch(self, transitions: Transitions) -> Reward:
-        """Return the bonus of all transitions of a rollout; then learn from them."""
+    def batch(self, transitions: Transitions) -> Reward: ...  # of all transitions of a rollout; then learns from them
 
 
 class IntrinsicReward:

@@ -6,7 +6,7 @@ import json
 import click
 
 from explore import registry
-from explore.cli import console, display
+from explore.cli import display
 from explore.cli.script import sentences
 
 # Command modules import torch only when a command runs, so that help and lists appear at once.
@@ -50,7 +50,7 @@ def list_plug_ins(kind: str, as_json: bool) -> None:
     if as_json:
         display.echo(json.dumps([{"name": n, "description": d} for n, d in listed.items()], indent=2))
         return
-    table = console.Table("name", "description", box=None, pad_edge=False)
+    table = display.Table("name", "description", box=None, pad_edge=False)
     for name, description in listed.items():
         table.add_row(name, description)
-    console.show(table)
+    display.show(table)

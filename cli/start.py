@@ -27,7 +27,7 @@ import click
 import pandas as pd
 import torch
 
-from explore.cli import console, display, ranks, script
+from explore.cli import display, ranks, script
 from explore.core import machine
 from explore.core.context import execute
 from explore.core.errors import InputError, printable, shown
@@ -135,7 +135,7 @@ def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]
 
 def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, Any], Any], silent: bool) -> None:
     """Do the work with a progress bar, and write every event."""
-    with console.progress(silent, printable(experiment.activity), experiment.total, int(experiment.done)) as update:
+    with display.progress(silent, printable(experiment.activity), experiment.total, int(experiment.done)) as update:
 
         def emit(event: Any) -> None:
             step = write(run, experiment, event)
@@ -156,7 +156,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
         display.echo(json.dumps(report.summary | notes | {"warnings": warnings}))
         return
     for title, table in report.tables:
-        console.show(title, console.Table.of(table))
+        display.show(title, display.Table.of(table))
     if report.verdict:
         display.echo(report.verdict)
     figure = [("figure", str(run.folder / report.figure))] if report.figure else []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from explore.cli import console, display, start, tables
+from explore.cli import display, start, tables
 from explore.core.errors import InputError, counted, curvature_note, shown
 from explore.learning import loaded
 from explore.runs.record import plain
@@ -73,6 +73,6 @@ def _print(about: str, frame: pd.DataFrame, out: Path | None, notes: Sequence[st
         frame = frame.drop(columns=classes).assign(**{f"{PREFIX}p": likeliest})
     cells = frame.head(SHOWN).map(lambda v: f"{v:.5g}" if isinstance(v, float) else str(v))
     cells.insert(0, "row", [str(i + 1) for i in range(len(cells))])
-    console.show(console.Table.of(cells.rename(columns=lambda name: str(name).removeprefix(PREFIX))))
+    display.show(display.Table.of(cells.rename(columns=lambda name: str(name).removeprefix(PREFIX))))
     if len(frame) > SHOWN:
         display.echo(f"{len(frame) - SHOWN} more rows. Use --out FILE to write all of them.")

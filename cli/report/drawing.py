@@ -96,8 +96,7 @@ def whole(axes: Axes) -> None:
 def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Project P inputs onto the first two principal components. Return scores [P, 2] and shares of the variance [2].
 
-    Features are standardised first; pixels are not. With a single feature, the second component is 0. For images, the
-    PCA is approximate (randomized).
+    Features are standardised first; pixels are not, and their PCA is approximate (randomized).
     """
     from sklearn.decomposition import PCA  # noqa: PLC0415 - slow to import, needed for maps only
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415

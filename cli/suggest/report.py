@@ -14,7 +14,7 @@ from explore.campaign import Campaign, Row, folder_of, short
 from explore.campaign.answers import PREFIX
 from explore.campaign.cells import canonical, has_all, same
 from explore.campaign.sheet import measurements
-from explore.cli import console, display, tables
+from explore.cli import display, tables
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table, labels
@@ -177,14 +177,14 @@ def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str =
     names = {n: n for row in rows for n in row if n not in ("id", "line", "batch", "new", "rank", "score", "reason")}
     if score:
         names["score"] = score
-    grid = console.Table("row", *names.values(), "why")
+    grid = display.Table("row", *names.values(), "why")
     for column in grid.columns[1:-1]:
         column.justify = "right"
     for row in rows:
         name = f"{unit}{row['line']}, {short(row['id'])}" if unit and row["line"] else short(row["id"])
         cells = ["" if row.get(key) is None else f"{row[key]:.4g}" for key in names]
         grid.add_row(name, *cells, str(row.get("reason", "")))
-    console.show(title, grid)
+    display.show(title, grid)
 
 
 def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
-from explore.cli import console, start, tables
+from explore.cli import display, start, tables
 from explore.cli.suggest import choice, report, settings, table
 from explore.cli.suggest.choice import Choice, Model, Progress
 from explore.cli.suggest.settings import Settings
@@ -72,7 +72,7 @@ def run(options: Mapping[str, Any]) -> None:
         if operates:
             _operate(campaign, options)
         else:
-            with console.progress(options["quiet"] or options["as_json"], "fitting") as update:
+            with display.progress(options["quiet"] or options["as_json"], "fitting") as update:
                 chosen = _suggest(content, campaign, now, device, lambda d, t: update(completed=d, total=t))
         if not dry:
             if chosen and chosen.model:

@@ -38,9 +38,7 @@ def check_size(needed: int, most: int, name: object) -> None:
 def read(path: Path, limit: int = LIMIT) -> bytes:
     """Read a regular file, and unpack it (to at most `limit` bytes) if its suffix is .gz, .bz2, .xz or .zip.
 
-    Raises:
-        InputError: if the file is damaged, too large, not a regular file, or an archive of several files.
-        OSError: if the file cannot be read.
+    Raise InputError if it is damaged, too large or an archive of several files, OSError if it cannot be read.
     """
     files.check_regular(path)
     content, kind = path.read_bytes(), path.suffix.lower()

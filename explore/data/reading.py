@@ -85,10 +85,7 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
 
 
 def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
-    """Build `Cells` from rows (line, cells), header first.
-
-    Raise InputError if the cells would need far more memory than the file's `size` in bytes.
-    """
+    """Build `Cells` from rows (line, cells), header first; refuse cells that need far more memory than `size` bytes."""
     header, notes = named(path, next(rows, (1, [""]))[1])
     lines, filled = [], []
     for line, cells in rows:

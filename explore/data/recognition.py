@@ -41,12 +41,9 @@ def infer(
 ) -> tuple[Schema, tuple[str, ...]]:
     """Infer the schema of a table; also return notes on the decisions. Raise InputError if cells are ambiguous.
 
-    Args:
-        cells: the table.
-        names: the columns that may become features.
-        categorical: columns whose numbers or dates are categories; they are never left out.
-        feature: columns to keep as features, even if they look like row numbers, timestamps or codes.
-        decided: features of an earlier schema; they stay features even if they look like row numbers or timestamps.
+    `names` are the columns that may become features. In `categorical` columns, numbers and dates are categories; they
+    are never left out. Columns in `feature`, and the features `decided` of an earlier schema, are kept even if they
+    look like row numbers or timestamps; those in `feature` also if they look like codes.
     """
     columns: list[Column] = []
     notes: list[str] = []

@@ -119,11 +119,8 @@ def inspected(file: Path) -> tuple[tuple[int, int], str]:
 class ImageFiles:
     """Images in files, indexed like an array uint8 [N, channels, height, width]; threads decode images on demand.
 
-    Args:
-        files: the image files.
-        sides: (height, width) to scale and crop the images to; None: all images must have the size of the first.
-        grey: whether to read the images as greyscale, with one channel.
-        shape: (channels, height, width) of the decoded images; None: decode the first image to find it.
+    `sides` are (height, width) to scale and crop the images to; None: all must have the size of the first. `grey`:
+    read them as greyscale, with one channel. `shape` (channels, height, width) of decoded images saves decoding one.
     """
 
     dtype = np.dtype(np.uint8)

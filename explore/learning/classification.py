@@ -94,17 +94,10 @@ def follow(
 ) -> Iterator[Epoch | Measured]:  # fmt: skip
     """Fit a posterior to images, and measure it after up to `points` evenly spaced epochs, including the last.
 
-    Args:
-        posterior: what to fit; its settings include the number of epochs.
-        task: the images; the feed `task.x` must draw from the stream `rng.stream("fit")`.
-        rng: the root generator; every measurement uses a separate stream.
-        samples: number of weight samples for predictions.
-        warmup: number of epochs at the start in which the learning rate rises in equal steps to the posterior's `lr`.
-        saved: `Measured.saved` of an interrupted fit, to resume it with bit-identical results.
-        points: the maximum number of measurements.
-
-    Yields:
-        An `Epoch` after each epoch; after a measured epoch, also a `Measured`.
+    The feed `task.x` must draw from the stream `rng.stream("fit")`; every measurement uses a separate stream. In the
+    first `warmup` epochs, the learning rate rises in equal steps to the posterior's `lr`. With `saved`, a
+    `Measured.saved` of an interrupted fit, the fit resumes with bit-identical results. Yield an `Epoch` after each
+    epoch; after a measured epoch, also a `Measured`.
     """
     check_warmup(posterior, warmup)
     done, state = restore_position(saved, posterior, task.x.shape[1], 1, rng.stream("fit"), [task.x.rng])

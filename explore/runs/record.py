@@ -66,9 +66,7 @@ class Run:
     ) -> Run:
         """Create a run folder with a first checkpoint of `state`. An empty folder may exist already.
 
-        Raises:
-            FolderExists: if the path exists and is not an empty folder.
-            InputError: if the folder cannot be written, or its name is not valid UTF-8.
+        Raise FolderExists if the path exists and is not an empty folder, InputError if it cannot be written.
         """
         _check_name(folder)
         taken = FolderExists(f"cannot create the run folder {folder}: it exists already")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
 
-from explore.cli import console, display
+from explore.cli import display
 from explore.cli.predict import session
 from explore.cli.report import page
 from explore.cli.script import Script
@@ -45,13 +45,13 @@ def test_texts_are_one_line_and_stay_apart():
 
 
 def test_tables_and_lines_have_no_markup(capsys):
-    table = console.Table("id", *ODD)
+    table = display.Table("id", *ODD)
     table.add_row("row", *ODD)
     for column in table.columns:
         column.no_wrap, column.overflow = True, "ignore"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "400")
-        console.show("[red]title", table)
+        display.show("[red]title", table)
     title, _, head, _, row, _ = capsys.readouterr().out.splitlines()
     assert title == "[red]title"
     for line in (head, row):
@@ -107,9 +107,9 @@ def test_a_page_of_odd_texts_is_well_formed(drawn_in_full):
 def test_an_encoding_that_lacks_a_letter_and_an_error_with_an_escape():
     @click.command(cls=Script)
     def script():
-        table = console.Table("mean ± s.e.")
+        table = display.Table("mean ± s.e.")
         table.add_row("0.5 ± 0.1")
-        console.show("µ ± 1…", table)
+        display.show("µ ± 1…", table)
         raise InputError("there is no \x1b[31mfolder")
 
     done = CliRunner(charset="ascii").invoke(script)

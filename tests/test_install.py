@@ -51,12 +51,6 @@ def test_modules_that_moved_are_found_by_their_old_names():
             assert getattr(module, name) is getattr(new, name)
 
 
-def test_modules_of_a_package_that_moved_are_found_by_their_old_names():
-    module = importlib.import_module("explore.likelihoods.gaussian")
-    with pytest.warns(FutureWarning, match="import Gaussian from explore.nets.likelihoods.gaussian"):
-        assert module.Gaussian is explore.Gaussian
-
-
 def test_rooms_under_the_name_of_a_module_have_its_names():
     with pytest.warns(FutureWarning, match="import Net from explore.nets.net"):
         assert importlib.import_module("explore.nets").Net is explore.Net

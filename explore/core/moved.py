@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 import warnings
 from collections.abc import Callable
@@ -40,23 +39,11 @@ class Moved(MetaPathFinder, Loader):
     """An import hook that loads an old name as an empty module, whose attributes are looked up in the new module."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        new = new_name(fullname)
-        try:
-            return ModuleSpec(fullname, self, is_package=True) if new and importlib.util.find_spec(new) else None
-        except ModuleNotFoundError:  # in a module that is no package
-            return None
+        return ModuleSpec(fullname, self, is_package=True) if fullname.removeprefix("explore.") in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__["__getattr__"] = attributes(module.__name__, new_name(module.__name__))
-
-
-def new_name(old: str) -> str:
-    """Return the new name of a module that moved by itself or with its package; "" if the module did not move."""
-    name = old.removeprefix("explore.")
-    folder, _, inner = name.partition(".")
-    if name in MOVED:
-        return f"explore.{MOVED[name]}"
-    return f"explore.{MOVED[folder]}.{inner}" if inner and folder in MOVED else ""
+        new = MOVED[module.__name__.removeprefix("explore.")]
+        module.__dict__["__getattr__"] = attributes(module.__name__, f"explore.{new}")
 
 
 def attributes(old: str, new: str) -> Callable[[str], Any]:

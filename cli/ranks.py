@@ -29,9 +29,8 @@ def joined(command: str) -> Iterator[None]:
         yield
         return
     if command != "classify":
-        raise InputError(
-            f"explore {command} does not support torchrun; only explore classify does. Start it without torchrun"
-        )
+        only = "only explore classify does. Start it without torchrun"
+        raise InputError(f"explore {command} does not support torchrun; {only}")
     # torchrun sends SIGTERM to the other processes when one has ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

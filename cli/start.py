@@ -246,9 +246,8 @@ def _device(name: str) -> str:
 def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, state: Any, session: Any) -> Run:
     """Create a run folder in `out`. If `name` is None, name the folder after `parts` and the first free number."""
     if name is not None and not re.fullmatch(r"\w[\w.+-]*", name):
-        raise InputError(
-            f"--name is {shown(name)}; it must start with a letter, digit or _, followed by letters, digits or . _ + -"
-        )
+        allowed = "it must start with a letter, digit or _, followed by letters, digits or . _ + -"
+        raise InputError(f"--name is {shown(name)}; {allowed}")
     base = file_name(*parts) if name is None else f"{parts[0]}-{name}"
     for number in itertools.count(1):
         folder = out / (base if number == 1 else f"{base}-{number}")

@@ -1,13 +1,7 @@
-"""Results of `explore classify`: the files of a run, the output in the terminal, and the sections of a report.
+"""Results of `explore classify`: the files of a run (see docs/classify.md), the terminal output, and report sections.
 
-- metrics.jsonl, TensorBoard: one series; the step is the epoch. The last line has the AUROCs of out-of-distribution
-  detection, if there is any.
-- results.csv: one row, after the last epoch.
-- probabilities.npz: class indices `y`, predicted `probabilities`, and mutual `information` (nats) of the test images.
-  `index` is the index of each image in the full test set (with --validate, in the full training set). `classes` has
-  the class names, `run` the id of the run. `other_probabilities` and `other_information` are the same for
-  out-of-distribution images.
-- model.pt: the posterior.
+In probabilities.npz, `classes` has the class names, `run` the id of the run, and `other_probabilities` and
+`other_information` are of out-of-distribution images.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Results of `explore rl`: the files of a run, the output in the terminal, and the sections of a report.
+"""Results of `explore rl`: the files of a run (see docs/rl.md), the output in the terminal, and report sections.
 
-- metrics.jsonl, TensorBoard: one series per seed, `<posterior>-seed-<n>`; the step counts environment steps,
-  summed over copies.
-- results.csv: one row per seed and iteration.
-- models/<series>/<steps>/: the last checkpoint. model.pt has policy, optimisers and counts; bonus.pt has the dynamics
-  model and its replay; off-policy algorithms also have replay_buffer.pt. Users of stable-baselines3 can load model.zip
-  and vecnormalize.pkl.
-- models/<series>/best-<steps>/: the policy with the best evaluation.
+The step of a series counts environment steps, summed over copies. In models/, model.pt has policy, optimisers and
+counts, bonus.pt the dynamics model and its replay. Users of stable-baselines3 can load model.zip and vecnormalize.pkl.
 """
 
 from __future__ import annotations

@@ -129,9 +129,8 @@ def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings
             )
     for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
         if wrong := [name for name in chosen if name not in features]:
-            raise InputError(
-                f"--{option} {shown(wrong[0])} is not a feature column of {cells.path} (features: {listed(features)})."
-            )
+            allowed = f"a feature column of {cells.path} (features: {listed(features)})"
+            raise InputError(f"--{option} {shown(wrong[0])} is not {allowed}.")
     check_kept(cells, names, settings.task, settings.keep_na)
 
 

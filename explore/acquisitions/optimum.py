@@ -83,12 +83,8 @@ def in_turn(
     def scores(state: _Draws) -> Tensor:
         return view.each(lambda out: score(forecast(state, out)[0], state.best.unsqueeze(2)).mean(1))
 
-    nothing = best.double().unsqueeze(1)
-    start = _Draws(
-        nothing.new_zeros(len(best), view.predictor.samples, 0),
-        nothing.new_zeros(len(best), 0, draws),
-        nothing.expand(-1, draws),
-    )
+    every, samples = best.double().unsqueeze(1).expand(-1, draws), view.predictor.samples
+    start = _Draws(every.new_zeros(len(best), samples, 0), every.new_zeros(len(best), 0, draws), every)
     return greedy_given(view, k, start, scores, update)
 
 

@@ -33,14 +33,11 @@ class Answers(Sheet):
         self._ids = [identifiers(file.columns[name]) for name in self._id_columns]
         self._has_all_features = set(schema.features) <= set(file.columns)
         if not set(schema.targets) & set(file.columns):
-            raise InputError(
-                f"{file.path} has none of the target columns ({listed(schema.targets)}). Add one with the measurements."
-            )
+            targets = f"the target columns ({listed(schema.targets)})"
+            raise InputError(f"{file.path} has none of {targets}. Add one with the measurements.")
         if not self._ids and not self._has_all_features:
-            raise InputError(
-                f"Cannot match the rows of {file.path} to the table. Add a column {_either(columns)}, or all feature "
-                "columns."
-            )
+            advice = f"Add a column {_either(columns)}, or all feature columns."
+            raise InputError(f"Cannot match the rows of {file.path} to the table. {advice}")
         super().__init__(file, schema)
 
     def tell(self) -> None:

@@ -146,9 +146,8 @@ class Log:
         self._cut(content, end)
         if not self._dry and head != self._saved:
             if self._saved is None:
-                self.notes.append(
-                    f"Added {HEAD} to {self._folder}, which an older version wrote. It detects later edits of the log."
-                )
+                added = f"Added {HEAD} to {self._folder}, which an older version wrote"
+                self.notes.append(f"{added}. It detects later edits of the log.")
             try:
                 self._save(head)
             except OSError as error:
@@ -181,9 +180,8 @@ class Log:
         folder, head, entries = self._folder, self._saved, len(sums) - 1
         if head is None:
             if not entries and (folder / SETTINGS).exists():
-                raise InputError(
-                    f"{self.path} is missing or empty, but {folder} belongs to a started campaign. {_remedy(folder)}"
-                )
+                problem = f"{self.path} is missing or empty, but {folder} belongs to a started campaign"
+                raise InputError(f"{problem}. {_remedy(folder)}")
         elif entries < head.entries:
             raise InputError(
                 f"{self.path} has {entries} of the {head.entries} entries that were written: "

@@ -64,9 +64,8 @@ def uci_splits(
         return [(p[:size], p[size:]) for p in permutations]
     start = size - round(validation * size)
     if not 0 < start < size:
-        raise InputError(
-            f"a validation share of {validation} of {size} training examples leaves none for training or for validation"
-        )
+        share = f"a validation share of {validation} of {size} training examples"
+        raise InputError(f"{share} leaves none for training or for validation")
     return [(p[:start], p[start:size]) for p in permutations]
 
 

@@ -201,9 +201,8 @@ def _text(value: Any, where: str = "a cell") -> str:
     for kinds, convert in _CONVERSIONS:
         if isinstance(value, kinds):
             return convert(value)
-    raise InputError(
-        f"{where} holds a {type(value).__name__}; a cell must be a string, a number, a Boolean, a date or a time"
-    )
+    allowed = "a cell must be a string, a number, a Boolean, a date or a time"
+    raise InputError(f"{where} holds a {type(value).__name__}; {allowed}")
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:

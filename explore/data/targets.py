@@ -59,10 +59,9 @@ def repeated(table: Cells, name: str | None) -> str:
     cells = table.columns[name]
     if "" in cells:
         raise InputError(f"{table.where(cells.index(''), name)}: the identifier is missing")
-    twice = [cell for cell, count in Counter(cells).items() if count > 1]
-    return (
-        f"{len(twice)} identifiers of {shown(name)} occur in several rows, such as {shown(twice[0])}." if twice else ""
-    )
+    if not (twice := [cell for cell, count in Counter(cells).items() if count > 1]):
+        return ""
+    return f"{len(twice)} identifiers of {shown(name)} occur in several rows, such as {shown(twice[0])}."
 
 
 def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str] = ()) -> str:

@@ -131,9 +131,7 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
             draft.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
     before = _load(folder)["models"] if more and (folder / MODEL).exists() else {}
     content = {
-        "features": list(saved.names.features),
-        "targets": list(saved.names.targets),
-        "classes": list(saved.names.classes),
+        **{part: list(names) for part, names in vars(saved.names).items()},
         "replicas": [dict(replica) for replica in saved.replicas],
         "schema": json.dumps(schema),
         "transform": saved.transform.to_json(),

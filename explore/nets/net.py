@@ -27,7 +27,7 @@ from explore.core.errors import InputError, listed, raised
 from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps, NormTaps, Taps
 from explore.nets.modules import Buffers, check, without_chance
-from explore.nets.protocols import Layer, Network, Pullback, count_samples
+from explore.nets.protocols import Layers, Network, Pullback, count_samples
 from explore.nets.slots.base import Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
 from explore.nets.slots.convolution import ConvSlot
 
@@ -120,7 +120,7 @@ class Net(Network):
         return tuple(start[None, None, :, None].repeat(replicas, 1, 1, norm.channels) for norm in self.norms)
 
     def forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None, last: int = 0
+        self, layers: Layers, x: Tensor, samples: int | None = None, last: int = 0
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
         """Return the output [R, S, B, O] and its pullback, which returns gradients with respect to all pre-activations.
 
@@ -131,24 +131,24 @@ class Net(Network):
         return self._forward(layers, x, samples, train=False, last=last)
 
     def train_forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+        self, layers: Layers, x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
         """Return the same as `forward`, but use batch statistics. The taps from the pullback also have `norms`."""
         return self._forward(layers, x, samples, train=True)
 
-    def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
+    def output(self, layers: Layers, x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
         """Return only the output, differentiable with respect to all tensors in `layers` that require gradients."""
         return self._run(layers, x, samples).out
 
     def train_output(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+        self, layers: Layers, x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
         """Return the output in training mode, and the mean and unbiased variance of each batch-norm layer's inputs."""
         done = self._run(layers, x, samples, train=True)
         return done.out, done.statistics
 
     def _forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None, train: bool, last: int = 0
+        self, layers: Layers, x: Tensor, samples: int | None, train: bool, last: int = 0
     ) -> tuple[Tensor, Pullback]:
         points: list[Tensor] = []  # batch-norm tensors, for which gradients are needed as for the taps
         with torch.enable_grad():
@@ -184,18 +184,14 @@ class Net(Network):
 
         return done.out.detach(), pullback
 
-    def _run(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None, taps: bool = False, train: bool = False
-    ) -> _Pass:
+    def _run(self, layers: Layers, x: Tensor, samples: int | None, taps: bool = False, train: bool = False) -> _Pass:
         if x.dim() < 2 or not x.shape[1]:
             raise InputError(f"inputs must have shape [replicas, examples, ...]; got {list(x.shape)}")
         if not self._checked and x.shape[1] > 1:
             self.check(x.detach())
         return self._pass(layers, x, samples, taps, train)
 
-    def _pass(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None, taps: bool = False, train: bool = False
-    ) -> _Pass:
+    def _pass(self, layers: Layers, x: Tensor, samples: int | None, taps: bool = False, train: bool = False) -> _Pass:
         count = len(self._slots)
         if len(layers) != count + len(self._norms):
             also = f" and {len(self._norms)} batch normalisations" if self._norms else ""
@@ -269,7 +265,7 @@ class Net(Network):
         self._check_alone([layer[:, :1] for layer in layers], x)
         self._checked = True
 
-    def _check_alone(self, layers: Sequence[Layer], x: Tensor) -> None:
+    def _check_alone(self, layers: Layers, x: Tensor) -> None:
         """Raise InputError if forward() fails on a single example; then choose the memory layout for convolutions."""
         try:
             self._pass(layers, x[:, 1:], None)

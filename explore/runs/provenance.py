@@ -23,14 +23,11 @@ LIBRARIES = ("torch", "numpy", "scikit-learn", "gymnasium", "stable-baselines3",
 
 def session(**facts: Any) -> dict[str, Any]:
     """Return session metadata: time, command line, versions, hash of the code, git state, and the arguments `facts`."""
+    libraries = {name: importlib.metadata.version(name) for name in LIBRARIES}
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command_line": shlex.join(["explore", *sys.argv[1:]]),
-        "versions": {
-            "explore": explore.__version__,
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in LIBRARIES},
-        },
+        "versions": {"explore": explore.__version__, "python": platform.python_version(), **libraries},
         "code": code(_folder(name) for name in ("explore", "explore.cli", "explore.envs")),
         "git": _git(),
         **facts,

@@ -239,9 +239,8 @@ class Basis(NamedTuple):
 
     def raised(self, a: Float[Tensor, " R"], s: Float[Tensor, " R"]) -> Basis:
         """Return the basis with a added to the eigenvalues of A, and s to those of S."""
-        return self._replace(
-            input_values=self.input_values + a.unsqueeze(1), output_values=self.output_values + s.unsqueeze(1)
-        )
+        a, s = self.input_values + a.unsqueeze(1), self.output_values + s.unsqueeze(1)
+        return self._replace(input_values=a, output_values=s)
 
 
 def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:

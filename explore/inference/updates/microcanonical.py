@@ -94,16 +94,9 @@ def step(
     failed = ~(error.abs() < DIVERGED) | ~g.isfinite().all(2, keepdim=True)
     share = ((2 * h / tuning.length).expm1() / z.shape[2]).sqrt()
     renewed = _unit(u + share * rng.normal(*u.shape))
-    return (
-        Chains(
-            torch.where(failed, chains.position, z),
-            torch.where(failed, -chains.momentum, renewed),
-            torch.where(failed.squeeze(2), chains.log_density, log_density),
-            torch.where(failed, chains.gradient, g),
-        ),
-        error,
-        failed,
-    )
+    old, new = chains._replace(momentum=-chains.momentum), (z, renewed, log_density, g)
+    masks = (failed, failed, failed.squeeze(2), failed)
+    return Chains(*map(torch.where, masks, old, new)), error, failed
 
 
 def tuned(tuning: Tuning, error: Tensor, failed: Tensor, target: float, dimensions: int) -> Tuning:

@@ -24,8 +24,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = importlib.import_module(f"explore.cli.{cmd_name}").command
-        return command
+        return importlib.import_module(f"explore.cli.{cmd_name}").command
 
     def invoke(self, ctx: click.Context) -> object:
         with sentences("; no work is lost"):

@@ -92,8 +92,7 @@ def continued() -> Path | None:
             _note().unlink(missing_ok=True)
         elif _note().exists():
             folder = Path(_note().read_text(encoding="utf-8"))
-    agreed: Path | None = parallel.agreed(folder)
-    return agreed
+    return parallel.agreed(folder)
 
 
 def _note() -> Path:

@@ -82,8 +82,7 @@ def sentences(more: str = "") -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
             raise
-        message = "out of memory. Reduce the samples, units, copies or trials"
-        raise click.ClickException(message) from error
+        raise click.ClickException("out of memory. Reduce the samples, units, copies or trials") from error
     except OSError as error:
         if error.errno in (None, errno.EPIPE):  # not a system error, or the reader of a pipe has exited
             raise

@@ -222,8 +222,7 @@ def reading(folder: Path | None) -> Iterator[None]:
 
 def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[str]) -> Settings:
     """Read the settings of a run of `command`. Raise InputError if the settings name untrusted modules."""
-    recorded = trust.settings(folder, [command], trusted)
-    return read(cls, recorded, str(folder / "config.json"))
+    return read(cls, trust.settings(folder, [command], trusted), str(folder / "config.json"))
 
 
 def extended(old: Any, totals: Mapping[str, int]) -> Any:

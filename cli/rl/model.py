@@ -84,8 +84,7 @@ def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
 
 def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
     """Restore the policy and VecNormalize's moments from a `state_dict`. Raise InputError if names or shapes differ."""
-    policy = dict(model.policy.state_dict())
-    model.policy.load_state_dict(tree.restore(policy, saved["policy"]))
+    model.policy.load_state_dict(tree.restore(dict(model.policy.state_dict()), saved["policy"]))
     moments = _moments(model)
     restored = tree.restore({name: _tensors(rms) for name, rms in moments.items()}, saved["moments"])
     for name, rms in moments.items():

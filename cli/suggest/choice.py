@@ -239,8 +239,7 @@ def _unit(settings: Settings) -> str:
 
 def _sample(rows: Rows) -> list[int]:
     """Return a random sample of at most `SAMPLE` candidates, drawn with a fixed seed."""
-    sample: list[int] = np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
-    return sample
+    return np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
 
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:

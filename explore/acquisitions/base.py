@@ -157,8 +157,7 @@ class Needs:
 
 def needs_of(rule: Acquisition) -> Needs:
     """Return the `Needs` that a rule declares; without a declaration, the rule needs nothing."""
-    needs: Needs = getattr(rule, "needs", Needs())
-    return needs
+    return getattr(rule, "needs", Needs())
 
 
 def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) -> None:

@@ -34,9 +34,11 @@ def canonical(cell: object) -> str:
         return ""
     if text.lower() in ("true", "false"):
         return text.lower()
-    if (value := number(text)) is not None:
-        return "" if math.isnan(value) else _canonical_number(text, value)
-    return _day(text) if DAY.fullmatch(text) else text
+    if (value := number(text)) is None:
+        return _day(text) if DAY.fullmatch(text) else text
+    if text.lstrip("+-").isdigit() and len(text) < 400:  # exact, where double precision would round
+        return str(int(text))
+    return "" if math.isnan(value) else str(int(value)) if value.is_integer() else repr(value)
 
 
 def canonicals(column: Iterable[object]) -> list[str]:
@@ -49,12 +51,6 @@ def stripped(cell: object) -> str:
     """Return a cell as a string in Unicode NFC, stripped, with each inner run of whitespace as a single blank."""
     text = "" if cell is None else str(cell)
     return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
-
-
-def _canonical_number(text: str, value: float) -> str:
-    if text.lstrip("+-").isdigit() and len(text) < 400:  # exact, where double precision would round
-        return str(int(text))
-    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _day(text: str) -> str:

@@ -214,7 +214,7 @@ class Reading:
             state = answer or ("pending" if row.pending is not None else "skipped")
             self.lines[f"No longer in the table, but kept as {state}: "].append(short(row.id))
             alike = [e for e in new if row.table and e["table"] == row.table]
-            near = [e for e in alike if _differences(row.cells, e["cells"]) == 1]
+            near = [e for e in alike if len({name for name, _ in row.cells.items() ^ e["cells"].items()}) == 1]
             if len(near) == 1 and not self.table.schema.id_column:
                 self.notes.append(
                     f"{self.name(near[0]['id'])} has the same measurement as {short(row.id)}, which is no longer in "
@@ -273,10 +273,6 @@ def _value(value: Value) -> str:
     if isinstance(value, str):  # a class may be called "failed"
         return shown(value) if value.casefold() in FAILED else value
     return "failed" if value is None else f"{value:.12g}"
-
-
-def _differences(a: Mapping[str, str], b: Mapping[str, str]) -> int:
-    return sum(a.get(name) != b.get(name) for name in {*a, *b})
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:

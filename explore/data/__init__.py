@@ -24,5 +24,4 @@ def load(name: str, folder: Path | None = None) -> Dataset:
     Raises:
         InputError: for an unknown name, a missing folder, a modified file, or a failed download.
     """
-    dataset: Dataset = fetched("data", name, folder, Dataset)
-    return dataset
+    return fetched("data", name, folder, Dataset)

@@ -250,8 +250,7 @@ class Updates:
         return tree.map_tensors(torch.clone, values) if self._graphs else values
 
     def _plain(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
-        result: tuple[State, Info] = self.posterior.update(state, batch, self.rng, progress)
-        return result
+        return self.posterior.update(state, batch, self.rng, progress)
 
     def _checked(
         self, key: Hashable, state: State, batch: Batch, progress: float, plain: tuple[State, Info]

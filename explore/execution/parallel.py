@@ -116,8 +116,7 @@ def mean(values: T) -> T:
     with _sharing():
         dist.all_reduce(whole)
     parts = iter((whole / world().processes).split([leaf.numel() for leaf in every]))
-    averaged: T = tree.map_tensors(lambda leaf: next(parts).view(leaf.shape), values)
-    return averaged
+    return tree.map_tensors(lambda leaf: next(parts).view(leaf.shape), values)
 
 
 def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:

@@ -14,5 +14,4 @@ def load(name: str, folder: Path | None = None) -> Images:
 
     The folder has files such as `mnist/train-images-idx3-ubyte.gz` or `cifar10/test.npz`.
     """
-    images: Images = fetched("images", name, folder, Images)
-    return images
+    return fetched("images", name, folder, Images)

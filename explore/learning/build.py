@@ -56,8 +56,7 @@ def posterior(
     kind, cls = registry.find("likelihoods", run.likelihood), registry.find("posteriors", name)
     check_settings(run.likelihood, registry.settings_of(kind), noise)
     check_settings(name, registry.settings_of(cls), settings)
-    result: Predictive = registry.build(cls, net, kind(**noise), settings)
-    return result
+    return registry.build(cls, net, kind(**noise), settings)
 
 
 def for_rows(run: Any, rows: int, y: Any = None) -> tuple[Values, Values]:

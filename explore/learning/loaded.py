@@ -195,8 +195,7 @@ def predictions(
 
 def _of_one(values: torch.Tensor) -> np.ndarray:
     """Return the values of the first (and only) replica as a NumPy array, [P, O] or [P]."""
-    array: np.ndarray = values[0].double().cpu().numpy()
-    return array
+    return values[0].double().cpu().numpy()
 
 
 def load_run(

@@ -119,8 +119,7 @@ class ModelSettings:
 
 def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
     """Read the settings of a run that saves models. Raise InputError if the settings name untrusted modules."""
-    settings = trust.settings(folder, COMMANDS, trusted)
-    return read_part(ModelSettings, settings, str(folder / "config.json"))
+    return read_part(ModelSettings, trust.settings(folder, COMMANDS, trusted), str(folder / "config.json"))
 
 
 def write(folder: Path, saved: Saved, more: bool = False) -> None:

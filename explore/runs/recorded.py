@@ -126,8 +126,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
     """Read the last checkpoint of a run. Raise InputError if the file is damaged or from a different run."""
-    content: dict[str, Any] = files.load(folder / "checkpoint.pt", "checkpoint", FORMAT, run_id(folder))
-    return content
+    return files.load(folder / "checkpoint.pt", "checkpoint", FORMAT, run_id(folder))
 
 
 def digest(value: Any) -> str:
@@ -143,8 +142,7 @@ def check_unchanged(data: str, before: str | None, now: str) -> None:
 
 def written(record: Any) -> dict[str, Any]:
     """Convert a dataclass of settings to a dictionary of JSON values."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(record)))
-    return plain
+    return json.loads(json.dumps(asdict(record)))
 
 
 def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:

@@ -225,8 +225,7 @@ def outputs(posterior: Any, state: State, n: int, x: Tensor) -> Tensor:
         net, layers = posterior.net, posterior.sample(state, n, seeded(9))
     else:
         net, layers, _ = posterior.functions(state, n, seeded(9))
-    out: Tensor = net.output(layers, x)
-    return out
+    return net.output(layers, x)
 
 
 def start(posterior: Any, n_data: float, replicas: int, rng: Rng) -> State:

@@ -180,8 +180,7 @@ def loss(posterior: Any, state: State, batch: Batch) -> Tensor:
     out = (net or [posterior.net])[0].output(layers, batch.x)
     if not posterior.likelihood.discrete:
         return (posterior.likelihood.mean(out) - batch.y.unsqueeze(1)).square().mean((1, 2, 3))
-    nats: Tensor = -posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2))
-    return nats
+    return -posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2))
 
 
 @POSTERIORS.check("Categorical", "Bernoulli", "Heteroscedastic", "Gaussian", "norm-frozen", "norm-adam")

@@ -69,8 +69,7 @@ def training_weights(posterior: Predictive, noise: Noise, out: Tensor) -> Float[
         return None
     weights, information = weigh(out), posterior.likelihood.fisher_root(noise, out).square().sum(0)
     mean, weighted = parallel.mean(tuple(i.mean((1, 2), keepdim=True) for i in (information, weights * information)))
-    scaled: Tensor = weights * (mean / weighted)
-    return scaled
+    return weights * (mean / weighted)
 
 
 def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Noise, batch: Batch) -> Float[Tensor, " R"]:

@@ -28,8 +28,7 @@ class _Rewards:
 
     def __getitem__(self, where: Any) -> Array:
         self.where = where
-        values: Array = self._rewards[where]
-        return values
+        return self._rewards[where]
 
 
 class VIMEReplayBuffer(ReplayBuffer):

@@ -1,7 +1,5 @@
 """Means with standard errors, and names and formats of metrics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple

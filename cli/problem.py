@@ -1,7 +1,5 @@
 """Data and models of the commands that train on a data set, built from JSON-compatible settings."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Runs of `explore classify` by `torchrun` processes that share the work. Only the first one prints and writes."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shlex

@@ -9,8 +9,6 @@ A command is a package of three modules:
   the figures and returns the result. `sections(runs)` yields the sections of `explore report`.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import json

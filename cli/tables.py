@@ -1,7 +1,5 @@
 """Output files with the columns of a user's table and additional columns, such as predictions."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

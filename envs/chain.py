@@ -1,7 +1,5 @@
 """A chain of states with the reward at its far end: Osband et al. 2016, "Deep Exploration via Bootstrapped DQN"."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import gymnasium as gym

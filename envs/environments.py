@@ -1,7 +1,5 @@
 """Simulations as Gymnasium environments: a single copy as `gymnasium.Env`, several copies as a `VectorEnv`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Simulations of `n` environment copies that step together, in Box2D or by the equations of Box2D in NumPy."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from abc import ABC, abstractmethod

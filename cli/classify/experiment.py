@@ -1,7 +1,5 @@
 """The experiment of `explore classify`: a fit to images and its results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ In probabilities.npz, `classes` has the class names, `run` the id of the run, an
 `other_information` are of out-of-distribution images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

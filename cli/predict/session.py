@@ -1,7 +1,5 @@
 """The `explore predict` command: reads a run and a table, predicts, and writes or prints the predictions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A self-contained HTML page of sections, with figures embedded as SVG and also saved as PNG files."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The `explore report` command: opens the runs, draws the sections of their command, and writes the page."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import json

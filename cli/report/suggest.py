@@ -1,7 +1,5 @@
 """Report sections for campaigns of `explore suggest`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple

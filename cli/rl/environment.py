@@ -1,7 +1,5 @@
 """Environments built from settings, single or vectorised, with a check that observations and rewards are finite."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 from collections.abc import Iterator

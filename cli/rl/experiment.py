@@ -1,7 +1,5 @@
 """The experiment of `explore rl`: the training of all seeds, one by one or in parallel."""
 
-from __future__ import annotations
-
 import multiprocessing
 import queue
 from collections.abc import Callable, Iterator, Mapping

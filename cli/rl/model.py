@@ -4,8 +4,6 @@ The files of stable-baselines3, model.zip and vecnormalize.pkl, are pickles, so 
 are written for users and never read here. To resume, an algorithm is constructed from settings and its state restored.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from operator import attrgetter

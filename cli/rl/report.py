@@ -4,8 +4,6 @@ The step of a series counts environment steps, summed over copies. In models/, m
 counts, bonus.pt the dynamics model and its replay. Users of stable-baselines3 can load model.zip and vecnormalize.pkl.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

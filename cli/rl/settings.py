@@ -1,7 +1,5 @@
 """Settings of `explore rl` that determine its results."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

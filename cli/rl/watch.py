@@ -1,7 +1,5 @@
 """`explore rl --watch RUN`: an episode of a trained policy as an animated GIF in the run folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The choice of rows to measure next, by a model or spread over the table, with predictions and reasons."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The output of `explore suggest`: next.csv with the pending rows, and the printed tables or JSON."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping, Sequence

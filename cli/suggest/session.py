@@ -4,8 +4,6 @@ Measurements are logged before they are used, and suggestions before they are sh
 any point can therefore be repeated: it writes the same rows again, which are still pending.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

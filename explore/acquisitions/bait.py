@@ -9,8 +9,6 @@ with z ~ N(0, I_S), so that P = I. Then I_x = V V^T with V = F G, where G G^T is
 the output, at the mean. Points are chosen by forward greedy selection. The paper selects 2k points, then removes k.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The interface of acquisition rules: inputs (`View`), results (`Choice`) and requirements (`Needs`)."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass

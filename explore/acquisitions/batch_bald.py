@@ -14,8 +14,6 @@ otherwise over `label_sets` random sets, which is unbiased. The paper estimates 
 are noisy, the most informative label may be a second label of nearly the same point.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

@@ -10,8 +10,6 @@ standardised inputs. For predictions,
 where f_s are the predictions of net s.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ H[E_q p(y | x, w)] = - sum_c p_c log p_c, with class probabilities p averaged ov
 overlap score as high as points where the sampled nets disagree; `information-gain` distinguishes them.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -9,8 +9,6 @@ Information about weights that do not affect any target does not count. Points a
 the labels of the pending and previously chosen points; near-duplicates of these rank last.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar

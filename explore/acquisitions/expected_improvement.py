@@ -6,8 +6,6 @@ f is the output without noise, and best is the highest posterior mean at a label
 of the batch. The i-th score is the contribution of the i-th point to qEI (see `optimum`); the first has a closed form.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

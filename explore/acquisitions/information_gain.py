@@ -3,8 +3,6 @@
 I(y; w) = H[E_q p(y | w)] - E_q H[p(y | w)]. Batches are chosen by `batch-bald` with its default settings.
 """
 
-from __future__ import annotations
-
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.batch_bald import BatchBALD, gains
 

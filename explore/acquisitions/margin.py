@@ -4,8 +4,6 @@ The score is 1 - (p_1 - p_2), with p_1 and p_2 the largest two of the averaged c
 p_1 = p_2, and 0 if one class is certain.
 """
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 

@@ -4,8 +4,6 @@ With equal Gaussian noise at all points, this ranks single points in the same or
 may contain near-duplicates. For classes, the score is the variance of the class probabilities, not of the logits.
 """
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 

@@ -6,8 +6,6 @@ replacement, with probabilities proportional to s^beta for scores s, take the k 
     beta log s + G,   G = -log(-log u),   u uniform                                  (Gumbel top-k; Kool et al. 2019)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

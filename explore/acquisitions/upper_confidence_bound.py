@@ -6,8 +6,6 @@ f is the output without noise. For one point, qUCB is mean + kappa * (standard d
 of the batch. The scores are the bounds of single points.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import pi
 from typing import Literal

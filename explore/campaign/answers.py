@@ -5,8 +5,6 @@ replicates; otherwise its values replace the known ones. A line identifies its r
 identifier column, or by all features. If a line has an id and features, both must belong to the same row.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ Numbers are compared by value ("1.00", 1 and 1.0 become "1"). Booleans and dates
 in Unicode's composed form (NFC), and a missing value is "".
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

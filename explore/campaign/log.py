@@ -10,8 +10,6 @@ campaign.json has the campaign's id, the number of entries and the last sum. It 
 is killed in between, campaign.json counts fewer entries than the log, but never more.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Matching of the lines of a table or labels file to known rows."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 

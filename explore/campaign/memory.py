@@ -17,8 +17,6 @@
 An undo reverts only label, correct, retract, suggest, skip and release; all other events describe the table.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

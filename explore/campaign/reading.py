@@ -5,8 +5,6 @@ cells are ignored. Therefore, a label that was withdrawn, or corrected by a labe
 value in the table; a note reports the old value at every reading. An emptied cell changes nothing.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """Tables and labels files: the canonical features, measurements and ids of their lines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from explore.campaign.cells import Value, canonical, canonicals, fingerprint, folded, measured, stripped

@@ -1,7 +1,5 @@
 """Execution settings of a thread, the only global state. Settings other than `World.parts` affect only rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

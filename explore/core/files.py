@@ -3,8 +3,6 @@
 A file is a `torch.save` archive whose zip comment, the last bytes, is the SHA-256 of all bytes before it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

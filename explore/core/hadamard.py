@@ -6,8 +6,6 @@ H is symmetric, so the gradient of the transform is the transform of the gradien
 transform is computed by a few small matrix products, each along one axis of the reshaped vector.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from importlib.util import find_spec

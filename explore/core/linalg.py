@@ -1,7 +1,5 @@
 """Batched linear algebra that flags failed matrices instead of raising an error."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast

@@ -1,7 +1,5 @@
 """The last result of an expensive function of tensors, for repeated reads of an unchanged state."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar

@@ -1,7 +1,5 @@
 """Old names of moved modules, which can still be imported for one release, with a warning."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

@@ -4,8 +4,6 @@ If no points are taken, the first choice is the candidate nearest to the mean of
 candidate with the largest distance to its nearest taken or chosen point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Trees of tensors, such as states: NamedTuples, tuples and dictionaries with tensors (or None) as leaves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -11,8 +11,6 @@ stream. One process that computes several parts gets the same results as several
 layers, `sub_batches` or `reparameterisation="weights"`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager

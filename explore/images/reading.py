@@ -1,7 +1,5 @@
 """Readers for user images: a folder with one sub-folder per class, or an .npz file."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ K candidates on R data sets become one posterior with K R replicas, ordered by c
 candidate gets the same random numbers as in a separate fit, except for noise samples on a GPU.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace

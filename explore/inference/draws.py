@@ -8,8 +8,6 @@ Precisions tau_o ~ Gamma(a0, b0) of a Gaussian likelihood have the closed form
 for a batch D of B examples that count as N examples.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar

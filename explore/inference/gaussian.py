@@ -1,7 +1,5 @@
 """Posteriors with a Gaussian density over all coordinates, q = N(mean, scale * P^-1) with a `Factor` P."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

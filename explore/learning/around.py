@@ -1,7 +1,5 @@
 """Posteriors around the weights of a trained module: Laplace's approximation, and its refinement by noisy K-FAC."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Literal, cast

@@ -1,7 +1,5 @@
 """Construction of posteriors from recorded settings, for runs and for loading saved models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any

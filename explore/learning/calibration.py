@@ -4,8 +4,6 @@ A factor c stretches the predictive distribution of each point about its mean m 
 p(m + (y - m) / sqrt(c)) / sqrt(c). The fitted c maximises the likelihood of the held-out examples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

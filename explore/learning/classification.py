@@ -1,7 +1,5 @@
 """Image classification: training with periodic evaluation, test scores, and out-of-distribution detection."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

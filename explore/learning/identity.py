@@ -1,7 +1,5 @@
 """Identification of posteriors and points, to check that saved results belong to them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Predictions for new tables and images, with a fitted model of a finished run (`explore.load_run`)."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator, Sequence

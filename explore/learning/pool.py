@@ -1,7 +1,5 @@
 """The pool of an active learner: candidates and labelled points of R replicas, and scales to standardise them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import cached_property

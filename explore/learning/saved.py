@@ -6,8 +6,6 @@ probabilities.npz  predictions of `explore classify` for the test images
 schema.json        the schema, for other programs; explore does not read it, since it may be newer than the model
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import warnings

@@ -1,7 +1,5 @@
 """Toy problems for plots, fitted with the settings of a posterior in 3000 to 6000 updates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

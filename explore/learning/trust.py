@@ -6,8 +6,6 @@ explore's. Settings of a run folder may only use registered names, unless the us
 run writes into its folder, links in the folder are not allowed.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A general `Net` folds replicas, samples and examples into one batch axis for its
 The backward pass is written by hand, since automatic differentiation would allocate each of its intermediate results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@
 and would train a frozen layer.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator

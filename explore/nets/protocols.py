@@ -1,7 +1,5 @@
 """Protocols of layers, networks and likelihoods, and settings of batch-norm layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 

@@ -4,8 +4,6 @@ Images are [B, in_channels, size, size], outputs [B, classes]. Networks add by `
 keeps the inputs of layers.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints

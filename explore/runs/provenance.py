@@ -1,7 +1,5 @@
 """Session metadata, recorded at each start of a run, and differences between sessions."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util

@@ -3,8 +3,6 @@
 Settings are dataclasses, written as JSON. When they are read, every value is checked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

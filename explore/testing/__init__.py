@@ -8,8 +8,6 @@
 Requires the extra `testing`. Nothing else in `explore` imports this package.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

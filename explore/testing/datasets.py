@@ -1,7 +1,5 @@
 """Checks for data sets."""
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

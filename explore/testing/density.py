@@ -1,7 +1,5 @@
 """Checks for posteriors with a density: samples, KL divergences, learned priors, exact models, information gain."""
 
-from __future__ import annotations
-
 import math
 from operator import attrgetter
 from typing import Any

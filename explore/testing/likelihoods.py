@@ -1,7 +1,5 @@
 """Checks for likelihoods: their methods agree with each other and with samples."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Exact references for tests: dense Gaussians, and random streams that remove sampling error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

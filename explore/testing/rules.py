@@ -1,7 +1,5 @@
 """Checks for acquisition rules."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Posteriors under test: the facts that each declares, and functions to build and train one."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -1,7 +1,5 @@
 """Checks that updates agree when replicas run alone, traced, as candidates of one fit, or in several processes."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Checks for posteriors: pure functions, saved states, failed replicas, training and settings."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """A Bayesian neural network that predicts the next observation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, cast

@@ -8,8 +8,6 @@ episode, "extrinsic_return" and "intrinsic_return". The model is trained after e
 batches determine the divisor of the bonus.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from types import FrameType

@@ -11,8 +11,6 @@ In the paper, d is the mean of the last 10 batch medians (`normalise="median"`),
 The authors' code clips the KL itself, at 1000.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import deque
 from collections.abc import Mapping

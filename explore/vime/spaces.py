@@ -1,7 +1,5 @@
 """Conversion of observations and actions to vectors, the inputs of a dynamics model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """The Fisher matrix F at one point, in each structure: an average over the data, without initial values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any, Literal, Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """The Fisher matrix F of all weights jointly, as one matrix or as low-rank plus diagonal; see `curvature`."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

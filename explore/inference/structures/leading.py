@@ -1,7 +1,5 @@
 """Leading eigenpairs of a low-rank matrix plus the second moment of per-example gradients, of all weights jointly."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Adam (Kingma and Ba, 2015) as a pure function, for posteriors trained with ordinary gradients."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

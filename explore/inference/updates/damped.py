@@ -7,8 +7,6 @@ the larger one, predictions can also be "mixed": networks sampled with Sigma_dam
     f(x; w) + J(x) d,    w ~ N(M, Sigma_damped),  d ~ N(0, Sigma - Sigma_damped),  J = df/dw at M.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ its direction over the length L. There is no acceptance step. The error of the e
 grows with h^6, measures the bias.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Subclass `NaturalGradient` for a new structure of the Fisher matrix, and `NaturalPosterior` for a different update.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial

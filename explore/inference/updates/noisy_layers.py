@@ -9,8 +9,6 @@ with white noise eps_b per example and E [I, O] per sample. Random signs r_b of 
 weights of different examples uncorrelated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

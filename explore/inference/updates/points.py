@@ -1,7 +1,5 @@
 """MAP estimates of S networks [R, S, I, O]: for each, Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 

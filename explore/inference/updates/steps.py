@@ -1,7 +1,5 @@
 """Building blocks of updates: the training pass, Fisher gradients, step limits, and the final state."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """The base class of slots, and the slots for Linear and BatchNorm layers."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

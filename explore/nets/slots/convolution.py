@@ -1,7 +1,5 @@
 """The slot for Conv2d layers, and fast second moments of their patches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Callbacks for stable-baselines3: VIME for on-policy algorithms, and logging for wrappers and replay buffers."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """VIME for off-policy algorithms: the bonus of a transition is computed when the transition is sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Environments for stable-baselines3: vector environments of Gymnasium, and rewards that include the bonus."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -63,10 +63,7 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
-    """Write the page and its figures, and return the paths of the figures.
-
-    Raise InputError if a figure would overwrite a file, unless there is an earlier page at `path`.
-    """
+    """Write the page and its figures; return their paths. Raise InputError if a figure would overwrite another file."""
     figures = {path.with_name(f"{path.stem}-{s.name}.png"): s.figure for s in sections if s.figure is not None}
     if not path.exists() and (foreign := [str(picture) for picture in figures if picture.exists()]):
         raise InputError(f"{foreign[0]} exists and would be overwritten by a figure; choose another --out")

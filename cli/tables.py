@@ -50,10 +50,7 @@ def _header(path: Path) -> list[str]:
 
 
 def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
-    """Write the columns of the table, then `more`. Excel and Parquet files store columns of numbers as numbers.
-
-    Return notes on strings that a CSV file stores with a leading apostrophe, see `texts.neutralised`.
-    """
+    """Write the columns of the table, then `more`; return notes on added apostrophes, see `texts.neutralised`."""
     notes: list[str] = []
     kind = out.suffix.lower()
     columns = {name: list(column) for name, column in cells.columns.items() if name not in more}

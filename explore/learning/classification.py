@@ -137,10 +137,7 @@ def _lr(posterior: Predictive) -> Any:
 
 
 def measure(posterior: Any, state: State, task: Task, rng: Rng, samples: int) -> tuple[dict[str, float], Classified]:
-    """Return a dictionary of metrics by tag, and the predictions for the test images.
-
-    Tags train/* are as in `explore.learning.compare.measure`; test/* are `scores` and the expected calibration error.
-    """
+    """Return metrics by tag (train/* as in `compare.measure`, test/* with `scores`), and test predictions."""
     predictor = Predictor.sample(posterior, state, samples, rng)
     nll = -float(predictor.log_prob(task.x[:, :TRAINING], task.y[:, :TRAINING]).mean())
     scalars = {"train/nll": nll}

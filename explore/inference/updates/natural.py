@@ -74,10 +74,7 @@ class NaturalPosterior(GaussianPosterior):
         return self.weight_noise and progress >= self.warm_start
 
     def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Return weights W and the training pass at W.
-
-        If `noisy`, W are samples of q, separate for each of the `parts` of the batch. Otherwise, W is the mean.
-        """
+        """Return weights W and the training pass at W: the mean or, if `noisy`, samples of q for each of `parts`."""
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)

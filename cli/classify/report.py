@@ -250,7 +250,6 @@ def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
 
 
 def _confusions(tested: Tested) -> Section:
-    """Return the section with the confusion matrix and the most frequent confusions."""
     names = tested.classes
     counts = confusion_matrix(tested.y, tested.probabilities.mean.argmax(1), labels=range(len(names)))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)

@@ -115,7 +115,6 @@ def run(options: Mapping[str, Any]) -> None:
 
 
 def _check_data(command: str, runs: Sequence[Opened]) -> None:
-    """Raise InputError if runs to be compared differ in data, target or validation."""
     sources = {str([one.config.get(key) for key in SHARED]) for one in runs}
     if command in ("active", "classify", "compare") and len(sources) > 1:
         names = ", ".join(one.name for one in runs)

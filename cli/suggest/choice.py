@@ -94,7 +94,6 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
 
 
 def _has_enough(rows: Rows, settings: Settings) -> bool:
-    """Return whether there are enough measurements to fit a model."""
     if len(rows.measured) < FEWEST:
         return False
     if settings.task == "classification":
@@ -285,7 +284,6 @@ def _reasons(
 
 
 def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
-    """Yield notes and caveats on the measurements and predictions."""
     if len(rows.measured) < ROUGH:
         rough = "probabilities" if settings.task == "classification" else "intervals"
         yield f"Only {counted(len(rows.measured), 'row')} measured so far; {rough} are rough."

@@ -186,7 +186,6 @@ def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str =
 
 
 def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
-    """Return the result as JSON-compatible values."""
     campaign, chosen = outcome.campaign, outcome.chosen
     return {
         "rows": [row for row in outcome.pending if row["new"]],

@@ -110,7 +110,6 @@ def _labels(path: str | None, out: Path, content: Table, now: Settings) -> Cells
 
 
 def _changes(old: State, now: State) -> list[str]:
-    """Return sentences on changes since the previous run of the command."""
     rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
     return [*settings.changes(old.settings, now.settings), *rows]
 
@@ -193,7 +192,6 @@ def _write(folder: Path, now: State, old: State | None) -> None:
 
 
 def _write_model(folder: Path, table: Table, settings: Settings, model: Model) -> None:
-    """Write the fitted model with the schema of the table, for `explore predict`."""
     content = Saved(model.names, ({},), {settings.posterior: model.fitted}, table.schema, model.transform)
     try:
         saved.write(folder, content)

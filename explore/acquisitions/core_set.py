@@ -50,6 +50,5 @@ class CoreSet(Checked):
 
 
 def _nearest(points: Float[Tensor, "R b F"], centres: Float[Tensor, "R n F"]) -> Float[Tensor, "R b"]:
-    """Return the distance of each point to the nearest centre."""
     # With matrix products, small distances between near-duplicates would be lost to rounding.
     return torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist").amin(2)

@@ -111,7 +111,6 @@ class ModelSettings:
         return build.posterior(replace(self, likelihood=likelihood), shape, outputs, name, settings, noise)
 
     def _rows(self, state: Mapping[str, Any]) -> int:
-        """Return the number of training rows of a saved fit."""
         return round(float(state.get("state.common.n_data", 1)) / float(self.posterior_settings.get("augmentation", 1)))  # type: ignore[arg-type]
 
 

@@ -109,8 +109,8 @@ def table(seeds: list[dict[str, Any]]) -> pd.DataFrame:
         for row in seeds
     ]
     if len(seeds) > 1:
-        over_seeds = {name: estimate([row[name] for row in seeds]) for name in PLACES if name != "first_paid"}
-        means = {name: over_seeds[name].text(PLACES[name]) for name in over_seeds}
+        averaged = [name for name in PLACES if name != "first_paid"]
+        means = {name: estimate([row[name] for row in seeds]).text(PLACES[name]) for name in averaged}
         rows.append({"seed": "mean"} | means)
     return pd.DataFrame(rows).fillna("").rename(columns={"first_paid": "first paid"})
 

@@ -1,0 +1,151 @@
+"""Posteriors at 16 to 512 labels.
+
+    python -m experiments.few_labels.run choose --tables FOLDER    # 12 tables, ten trials
+    python -m experiments.few_labels.run report                    # eight others, 20 trials
+
+Each trial draws labelled rows of a table at random, and up to 1,000 others to test on. `ARD process` has
+hyperparameters of maximum likelihood. Methods joined by `+` are mixtures of equal parts. `fit` are the CPU
+seconds of a fit, `cpu` with its predictions. Writes results/choose.csv or results/report.csv, a line per set, number of labels,
+method and trial; what is there is not run again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pandas as pd
+import torch
+from torch import Tensor
+
+from experiments.driver import FOLDER, Key, check, experiment, names, run_missing
+from experiments.few_labels import data
+from explore import registry
+from explore.core.rng import Rng
+from explore.inference.predict import Predictor
+from explore.inference.presets import recommended_settings
+from explore.learning.fit import last_epoch
+from explore.nets.likelihoods import Gaussian, Heteroscedastic
+from explore.nets.net import Net, mlp
+
+ROWS = (16, 32, 64, 128, 256, 512)
+TRIALS = {"choose": 10, "report": 20}
+DRAWS = 256  # networks or functions that predict
+NOISE = {"prior_shape": 1.0, "prior_rate": 0.01}
+KEY = ["set", "rows", "method"]
+
+
+class Part(NamedTuple):
+    """A posterior, whether its noise depends on the input, its hidden layers, and settings beside recommended ones."""
+
+    posterior: str
+    input_noise: bool = True
+    hidden: tuple[int, ...] = (50,)
+    settings: dict[str, Any] = {}  # noqa: RUF012
+
+
+METHODS = {
+    "gp": Part("gp"),
+    "gp, one noise": Part("gp", False),
+    "ARD process": Part("gp", False, settings={"draws": 1, "hyperprior": False}),
+    "noisy-kfac": Part("noisy-kfac", settings={"members": 5}),
+    "noisy-kfac, one noise": Part("noisy-kfac", False, settings={"members": 5}),
+    "mclmc": Part("mclmc", hidden=(24, 24)),
+}
+POOLED = {"gp + noisy-kfac": ("gp", "noisy-kfac"), "gp + gp, one noise": ("gp", "gp, one noise")}
+
+
+class Scored(NamedTuple):
+    """What mixtures are made of."""
+
+    log_likelihood: Tensor  # [R, P]
+    mean: Tensor  # [R, P]
+    below: Tensor  # [R, P]
+    fit: float  # CPU seconds
+    cpu: float  # with predictions
+
+
+def scored(part: Part, trials: data.Trials) -> Scored:
+    """Fit a posterior to all trials at once, and predict the targets to test on."""
+    begin, rng = time.process_time(), Rng(0)
+    likelihood: Any = Gaussian(**NOISE)
+    if part.input_noise:
+        likelihood = Heteroscedastic(**NOISE, resolution=trials.resolution)
+    rows, columns = trials.x.shape[1:]
+    kind = "heteroscedastic" if part.input_noise else "gaussian"
+    cls = registry.find("posteriors", part.posterior)
+    settings = recommended_settings(cls, rows, units=max(part.hidden), likelihood=kind).settings | part.settings
+    net = Net(mlp(columns, part.hidden, likelihood.outputs_per_target))
+    posterior = registry.posterior(part.posterior, net, likelihood, **settings)
+    state = last_epoch(posterior, trials.x, trials.y, rng.stream("fit")).state
+    check(part.posterior, state)
+    predictor = Predictor.sample(posterior, state, DRAWS, rng.stream("test"))
+    fit, found = time.process_time() - begin, []
+    for at, out in predictor.outputs(trials.test_x):
+        y = trials.test_y[:, None, at]
+        log_prob = predictor.likelihood.log_prob(predictor.noise, out, y)
+        density = log_prob.logsumexp(1) - math.log(log_prob.shape[1]) - trials.scale.log()
+        found.append((density, predictor.moments_of(out).mean.squeeze(2), predictor.below_of(out, y).squeeze(2)))
+    parts = (torch.cat(every, 1) for every in zip(*found, strict=True))
+    seconds = (each / len(trials.x) for each in (fit, time.process_time() - begin))
+    return Scored(*parts, *seconds)
+
+
+def mixed(parts: list[Scored], trials: data.Trials) -> pd.DataFrame:
+    """Score a mixture of equal parts: a line per trial."""
+    density = torch.stack([part.log_likelihood for part in parts]).logsumexp(0) - math.log(len(parts))
+    mean, below = (torch.stack([getattr(part, name) for part in parts]).mean(0) for name in ("mean", "below"))
+    error = (mean - trials.test_y.squeeze(2)) * trials.scale
+    return pd.DataFrame(
+        {
+            "trial": range(1, len(trials.x) + 1),
+            "log_likelihood": density.mean(1),
+            "rmse": error.square().mean(1).sqrt(),
+            "coverage_90": ((below - 0.5).abs() <= 0.45).float().mean(1),
+            "fit": sum(part.fit for part in parts),
+            "cpu": sum(part.cpu for part in parts),
+        }
+    )
+
+
+@experiment(__file__)
+@click.argument("part", type=click.Choice([*TRIALS]))
+@names("--sets", "set", [*data.CHOOSING, *data.REPORTED], [])
+@names("--methods", "method", [name.replace(", ", "/") for name in [*METHODS, *POOLED]])
+@names("--rows", "number of labels", map(str, ROWS))
+@click.option("--tables", type=FOLDER, help="Has the tables that choose.")
+def main(part: str, sets: list[str], methods: list[str], rows: list[str], tables: Path | None, out: Path) -> None:
+    """Run what is missing."""
+    sets = sets or list(data.CHOOSING if part == "choose" else data.REPORTED)
+
+    @cache
+    def drawn(name: str, count: int) -> data.Trials | None:
+        return data.drawn(name, count, TRIALS[part], tables)
+
+    @cache
+    def one(name: str, count: int, method: str) -> Scored:
+        trials = drawn(name, count)
+        assert trials is not None
+        return scored(METHODS[method], trials)
+
+    def cells() -> Iterator[Key]:
+        for count in map(int, rows):
+            for name in sets:
+                if drawn(name, count):
+                    yield from ((name, count, method.replace("/", ", ")) for method in methods)
+
+    def run(name: str, count: int, method: str) -> pd.DataFrame:
+        trials = drawn(name, count)
+        assert trials is not None
+        return mixed([one(name, count, each) for each in POOLED.get(method, (method,))], trials)
+
+    run_missing(out / f"{part}.csv", KEY, cells(), run, ["log_likelihood", "rmse", "coverage_90", "fit", "cpu"])
+
+
+if __name__ == "__main__":
+    main()

@@ -5,8 +5,8 @@
 
 Each trial draws labelled rows of a table at random, and up to 1,000 others to test on. `ARD process` has
 hyperparameters of maximum likelihood. Methods joined by `+` are mixtures of equal parts. `fit` are the CPU
-seconds of a fit, `cpu` with its predictions. Writes results/choose.csv or results/report.csv, a line per set, number of labels,
-method and trial; what is there is not run again.
+seconds of a fit, `cpu` with its predictions. Writes results/choose.csv or results/report.csv, a line per set, number of
+labels, method and trial; what is there is not run again.
 """
 
 from __future__ import annotations
@@ -91,9 +91,8 @@ def scored(part: Part, trials: data.Trials) -> Scored:
         log_prob = predictor.likelihood.log_prob(predictor.noise, out, y)
         density = log_prob.logsumexp(1) - math.log(log_prob.shape[1]) - trials.scale.log()
         found.append((density, predictor.moments_of(out).mean.squeeze(2), predictor.below_of(out, y).squeeze(2)))
-    parts = (torch.cat(every, 1) for every in zip(*found, strict=True))
-    seconds = (each / len(trials.x) for each in (fit, time.process_time() - begin))
-    return Scored(*parts, *seconds)
+    density, mean, below = (torch.cat(every, 1) for every in zip(*found, strict=True))
+    return Scored(density, mean, below, fit / len(trials.x), (time.process_time() - begin) / len(trials.x))
 
 
 def mixed(parts: list[Scored], trials: data.Trials) -> pd.DataFrame:

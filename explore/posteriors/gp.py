@@ -116,7 +116,7 @@ class GP(Predictive):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> GPState:
         count, inputs = int(n_data), self.net.shapes[0][0] - self.net.biases[0]
-        targets = self.net.outputs // self.likelihood.outputs_per_target
+        targets = self.net.outputs // self._gaussian.outputs_per_target
         if count > MOST:
             raise InputError(f"gp supports at most {MOST} examples; got {count}")
         centre = prior(inputs, rng.normal(0))[0]
@@ -206,8 +206,9 @@ class GP(Predictive):
     def _evidences(self, h: Float[Tensor, "R M J H"], data: GPState, slope: bool = True) -> Sequence[Tensor]:
         """Return log p(y | h) + log p(h) and its gradient for many h, [R, M, J] and [R, M, J, H]."""
         y, s = (t.unsqueeze(2).expand(*h.shape[:3], -1) for t in (data.y.mT, self._deviation(data)))
-        x = data.x[:, None, None].expand(*h.shape[:3], -1, -1)
-        value, gradient = self._evidence(*(t.double().flatten(0, 2) for t in (h, x, y, s)), slope)
+        every = (h, data.x[:, None, None].expand(*h.shape[:3], -1, -1), y, s)
+        flat_h, x, y, s = (t.double().flatten(0, 2) for t in every)
+        value, gradient = self._evidence(flat_h, x, y, s, slope)
         return value.view(h.shape[:3]).to(h), gradient.view(h.shape).to(h)
 
     def _evidence(self, h: Tensor, x: Tensor, y: Tensor, s: Tensor, slope: bool = True) -> Sequence[Tensor]:
@@ -218,7 +219,7 @@ class GP(Predictive):
 
         def of(h: Tensor, x: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
             value, gradient = evidence(self.kernel, h, x, y, self._noise(h)[:, None] * (2 * s).exp(), JITTER, slope)
-            if self._noise_std is not None:
+            if self._gaussian.noise_std is not None:
                 gradient[:, -1] = 0
             if not self.hyperprior:
                 return value, gradient
@@ -235,21 +236,20 @@ class GP(Predictive):
         own = h.unsqueeze(2).repeat(1, 1, len(NOISES), 1)
         own[..., :-3] += stretch.log()[:, None]
         own[..., -3], own[..., -2] = NOT_LINEAR, 2 * deviation.log()
-        cell = h.new_tensor(self.likelihood.resolution or 0.0).square() / 12
+        cells = h.new_tensor(self._gaussian.resolution or [0.0] * shape[1]).square() / 12  # see `Heteroscedastic`
 
-        def of(h: Tensor, own: Tensor, x: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+        def of(h: Tensor, own: Tensor, x: Tensor, y: Tensor, s: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
             level = self._noise(h)[:, None]
             inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(self._of_targets(h, x, s)).L)
             variance = 1 / inverse.diagonal(dim1=1, dim2=2)
-            squares = (variance * (inverse @ y.unsqueeze(2)).squeeze(2)).square() + cell.max()
+            squares = (variance * (inverse @ y.unsqueeze(2)).squeeze(2)).square() + cell
             fixed = (variance - level * (2 * s).exp()).clamp_min(0).masked_fill(s > UNSEEN / 2, math.exp(2 * UNSEEN))
             prior = covariance(self.kernel, own, x.unsqueeze(1), x.unsqueeze(1))
-            every = (t.unsqueeze(1) for t in (squares, fixed, level))
-            mode = noise_mode(prior, *every, 2 * self.likelihood.spread)
-            return tuple(mode)
+            squares, fixed, level = (t.unsqueeze(1) for t in (squares, fixed, level))
+            return noise_mode(prior, squares, fixed, level, 2 * self._gaussian.spread)
 
         x = state.x.unsqueeze(1).expand(-1, shape[1], -1, -1)
-        each = (h, own, x, state.y.mT, self._deviation(state))
+        each = (h, own, x, state.y.mT, self._deviation(state), cells[:, None].expand(shape[0], -1, 1))
         mode = NoiseMode(*in_parts(of, state.x.shape[1], *(t.double().flatten(0, 1) for t in each)))
         chosen = resampled(mode.evidence, self.draws, rng)
         chosen = chosen.gather(1, rng.uniform(*chosen.shape).argsort(1))  # in an order independent of that of h
@@ -295,17 +295,17 @@ class GP(Predictive):
         if state.noise is None:
             return missing
         out = torch.stack([state.noise.at_examples] * 2, 3).double()
-        return self.likelihood.log_deviation(out)[..., 0] + missing
+        deviation: Tensor = self._gaussian.log_deviation(out)[..., 0]
+        return deviation + missing
 
     def _noise(self, h: Float[Tensor, "*N H"]) -> Float[Tensor, "*N"]:
-        fixed = self._noise_std
+        fixed = self._gaussian.noise_std
         return h[..., -1].exp() if fixed is None else torch.full_like(h[..., -1], fixed**2)
 
     @property
-    def _noise_std(self) -> float | None:
-        """The standard deviation of the noise, if it is known."""
-        fixed: float | None = self.likelihood.noise_std  # type: ignore[attr-defined]
-        return fixed
+    def _gaussian(self) -> Any:
+        """The likelihood, which `__post_init__` has checked to be `Gaussian` or one of its kinds."""
+        return self.likelihood
 
 
 def prior(inputs: int, like: Tensor) -> tuple[Float[Tensor, " H"], Float[Tensor, " H"]]:

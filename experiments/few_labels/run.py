@@ -57,6 +57,15 @@ METHODS = {
     "noisy-kfac, one noise": Part("noisy-kfac", False, settings={"members": 5}),
     "mclmc": Part("mclmc", hidden=(24, 24)),
 }
+RIVALS = {  # the ensemble with a variance head, and weight decay by the prior
+    f"ensemble, {epochs} epochs, lr {lr}, prior {variance}": Part(
+        "ensemble",
+        settings={"epochs": epochs, "lr": lr, "batch_size": 16, "prior_variance": variance},
+    )
+    for epochs in (200, 600)
+    for lr in (0.003, 0.01)
+    for variance in (0.1, 0.3, 1.0)
+}
 POOLED = {"gp + noisy-kfac": ("gp", "noisy-kfac"), "gp + gp, one noise": ("gp", "gp, one noise")}
 
 
@@ -115,7 +124,7 @@ def mixed(parts: list[Scored], trials: data.Trials) -> pd.DataFrame:
 @experiment(__file__)
 @click.argument("part", type=click.Choice([*TRIALS]))
 @names("--sets", "set", [*data.CHOOSING, *data.REPORTED], [])
-@names("--methods", "method", [name.replace(", ", "/") for name in [*METHODS, *POOLED]])
+@names("--methods", "method", [name.replace(", ", "/") for name in [*METHODS, *POOLED, *RIVALS]], [*METHODS])
 @names("--rows", "number of labels", map(str, ROWS))
 @click.option("--tables", type=FOLDER, help="Has the tables that choose.")
 def main(part: str, sets: list[str], methods: list[str], rows: list[str], tables: Path | None, out: Path) -> None:
@@ -130,7 +139,7 @@ def main(part: str, sets: list[str], methods: list[str], rows: list[str], tables
     def one(name: str, count: int, method: str) -> Scored:
         trials = drawn(name, count)
         assert trials is not None
-        return scored(METHODS[method], trials)
+        return scored((METHODS | RIVALS)[method], trials)
 
     def cells() -> Iterator[Key]:
         for count in map(int, rows):

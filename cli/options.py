@@ -101,6 +101,10 @@ def model_of(settings: str, default: str) -> Callable[[Any], Any]:
 
 
 model = model_of("the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE", "by the number of labels")
+posterior = click.option(
+    "--posterior", type=NAMES, metavar="NAME",
+    help="From `explore list posteriors`.  [default: gp; noisy-kfac for classes, for many labels and with settings]",
+)  # fmt: skip
 likelihood = click.option(
     "--likelihood", type=NAMES, metavar="NAME",
     help="From `explore list likelihoods`; heteroscedastic: noise depends on the features.  [default: by the task]",

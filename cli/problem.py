@@ -25,6 +25,7 @@ from explore.learning.scaling import Standardiser
 from explore.runs.recorded import Values, check_unchanged
 
 MOST_LAYERS = 100
+OF_NETS = ("hidden", "preset", "epochs", "net")  # options that ask for a network
 OF_DATA = "target task categorical decimal feature sheet id_column keep_na".split()  # options that apply to --data only
 
 
@@ -184,6 +185,26 @@ def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, n
     shape = tuple(map(int, dataset.x.shape[1:]))
     outputs = build.outputs(problem.likelihood, len(dataset.classes), dataset.y.shape[-1])
     return build.posterior(problem, shape, outputs, name, settings, noise)
+
+
+def recommended(options: Mapping[str, Any], texts: Mapping[str, str], likelihood: str, rows: int) -> tuple[str, str]:
+    """Return the posterior and likelihood for a table of numbers or classes, unless `options` name them.
+
+    `texts` are settings of the posterior. They, and other options of a network, ask for noisy K-FAC.
+    """
+    if options["posterior"]:
+        return options["posterior"], likelihood
+    if texts or any(options.get(option) for option in OF_NETS):
+        return "noisy-kfac", likelihood
+    if likelihood in presets.NUMBERS and not options["likelihood"]:
+        likelihood = "heteroscedastic"
+    return presets.recommended(rows, likelihood=likelihood)[0], likelihood
+
+
+def check_hidden(posterior: str, hidden: str | None) -> None:
+    """Raise InputError if hidden layers are given for a posterior that has none."""
+    if hidden and not registry.find("posteriors", posterior).of_weights:
+        raise InputError(f"--hidden applies to networks, but {posterior} has none. Leave it out")
 
 
 def configured(

@@ -9,7 +9,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 @click.command("active", short_help="Simulate active learning, and compare it with random choice.")
 @options.data
 @click.option("--id", "id_column", type=COLUMN, help="Column of FILE that names the points; not a feature.")
-@click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
+@options.posterior
 @click.option("--acquisition", default="epig", type=NAMES, metavar="NAME", help="From `explore list acquisitions`.")
 @click.option(
     "--targets", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
@@ -46,7 +46,7 @@ def command(ctx: click.Context, **values: object) -> None:
     explore active --dataset boston
     explore active --data houses.csv --target price --id house --drop-columns street
     explore active --dataset mnist --net lenet5 --acquisition batch-bald --acquire 10 --trials 2
-    explore active --resume runs/active-boston-noisy-kfac-epig
-    explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # extend a (finished) run to 20 rounds
+    explore active --resume runs/active-boston-gp-epig
+    explore active --resume runs/active-boston-gp-epig --rounds 20   # extend a (finished) run to 20 rounds
     """  # noqa: D301
     options.run(ctx, values, ("rounds",))

@@ -61,7 +61,7 @@ def _digest(matrix: Matrix) -> str:
 
 
 # Options that become settings unchanged.
-PLAIN = ("posterior", "trials", "rounds", "initial", "acquire", "control", "pool")
+PLAIN = ("trials", "rounds", "initial", "acquire", "control", "pool")
 HIDDEN = "10"
 TEST, TEST_IMAGES = 100, 1000  # default numbers of test points
 
@@ -79,15 +79,19 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         raise InputError(
             "--standardise applies to tables only. Images are always scaled with the moments of the pool. Leave it out"
         )
-    asked = options["posterior"], texts[""], options["preset"]
-    posterior = problem.configured(*asked, "pool of images" if common.net else "table")
+    most = options["initial"] + options["rounds"] * options["acquire"]
+    name, likelihood = problem.recommended({**options, "net": common.net}, texts[""], common.likelihood, most)
+    problem.check_hidden(name, options["hidden"])
+    common = replace(common, likelihood=likelihood)
+    posterior = problem.configured(name, texts[""], options["preset"], "pool of images" if common.net else "table")
     by_rows = posterior.preset == presets.BY_ROWS  # defaults depend on the number of labels in each round
     rule = registry.configured("acquisitions", options["acquisition"], texts["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)
     scatter = registry.parse(noise, texts["likelihood"])
     own_noise = build.noise_of(noise, {} if by_rows else presets.noise_for(posterior.preset), data.y)
     settings = Settings(
-        **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
+        **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name,
+        posterior=posterior.name, preset=posterior.preset,
         posterior_settings=posterior.settings if by_rows else registry.complete(posterior.make, posterior.settings),
         acquisition_settings=registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
         likelihood_settings=own_noise | scatter if by_rows else registry.complete(noise, own_noise | scatter),

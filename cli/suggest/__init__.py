@@ -40,7 +40,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
     "--stop-when", multiple=True, metavar="LIMIT",
     help="Stop when gain<X or width<X, or before budget<=X or labels<=X is exceeded; repeatable; none: no limit.",
 )  # fmt: skip
-@click.option("--posterior", type=NAMES, metavar="NAME", help="From `explore list posteriors`.  [default: noisy-kfac]")
+@options.posterior
 @click.option(
     "--acquisition", type=NAMES, metavar="NAME",
     help="From `explore list acquisitions`.  [default: epig; expected-improvement with --goal maximise or minimise]",

@@ -104,10 +104,15 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         changed = registry.parse(make, by_part[""]) if by_part[""] else {}
         name, preset, settings = old.posterior, old.preset, {**old.posterior_settings, **changed}
     else:
-        name = options["posterior"] or (old.posterior if old else "noisy-kfac")
+        name = options["posterior"] or (old.posterior if old else "")
+        if not name:
+            likelihood = options["likelihood"] or LIKELIHOODS[0] if task == "regression" else ""
+            name, likelihood = problem.recommended(options, by_part[""], likelihood, rows=0)
+            options = {**options, "likelihood": likelihood}
         new = problem.configured(name, by_part[""], options["preset"])
         name, preset, settings = new.name, new.preset, new.settings
         settings = settings if preset == presets.BY_ROWS else registry.complete(new.make, settings)
+    problem.check_hidden(name, options["hidden"])
     model = {"posterior": name, "preset": preset, "posterior_settings": settings}
     model |= _noise(options, old, by_part["likelihood"], task, preset)
     return model | _rule(options, old, by_part["acquisition"], goal)

@@ -62,9 +62,8 @@ RIVALS = {  # the ensemble with a variance head, and weight decay by the prior
         "ensemble",
         settings={"epochs": epochs, "lr": lr, "batch_size": 16, "prior_variance": variance},
     )
-    for epochs in (200, 600)
-    for lr in (0.003, 0.01)
-    for variance in (0.1, 0.3, 1.0)
+    for epochs, lr in ((60, 0.003), (60, 0.01), (200, 0.003), (200, 0.01), (600, 0.003))
+    for variance in (0.01, 0.03, 0.1, 0.3, 1.0)
 }
 POOLED = {"gp + noisy-kfac": ("gp", "noisy-kfac"), "gp + gp, one noise": ("gp", "gp, one noise")}
 

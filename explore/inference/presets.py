@@ -17,6 +17,9 @@ NOISE = {20: {"prior_shape": 3.0, "prior_rate": 1.0}, 250: {"prior_shape": 1.0, 
 with 120 rows, a noise as small as 1/30 of the targets' standard deviation can still be estimated."""
 FEW_ROWS = {"regression": 64, "classification": 100}  # fewer rows take the preset `small`, without `BY_ROWS`
 
+FEW_LABELS = 512  # most rows for which `recommended` is a Gaussian process: experiments/few_labels
+NUMBERS = ("gaussian", "heteroscedastic")  # likelihoods of a process
+
 PREFERRED = {"images": "image", "pool of images": "small", "vime": "vime"}  # presets, if the posterior has them
 Consumer = Literal["table", "images", "pool of images", "vime"]
 
@@ -27,6 +30,14 @@ class Recommended(NamedTuple):
     preset: str
     settings: dict[str, Any]  # of the posterior
     noise: dict[str, float]  # of `Gaussian`
+
+
+def recommended(rows: int, columns: int = 0, likelihood: str = "heteroscedastic") -> tuple[str, Recommended]:
+    """Return the recommended posterior for a table, and its settings; `rows` is the number of labelled rows."""
+    numbers = likelihood in NUMBERS
+    name = "gp" if numbers and rows <= FEW_LABELS else "noisy-kfac"
+    task = "regression" if numbers else "classification"
+    return name, recommended_settings(registry.find("posteriors", name), rows, columns, task, likelihood=likelihood)
 
 
 def recommended_settings(

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from explore import registry
 from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
-from explore.inference.presets import Recommended, noise_for, recommended_settings
+from explore.inference.presets import Recommended, noise_for, recommended, recommended_settings
 from explore.learning import build
 from explore.learning.model import FittedModel
 from explore.learning.scaling import KINDS, Transform
@@ -39,11 +39,11 @@ class _Bayesian(BaseEstimator):
 
     def __init__(
         self,
-        posterior: Any = "noisy-kfac",
+        posterior: Any = None,
         *,
         preset: Any = None,
         settings: Any = None,
-        hidden: Any = (50,),
+        hidden: Any = None,
         epochs: Any = None,
         samples: Any = 100,
         standardise: Any = True,
@@ -71,8 +71,11 @@ class _Bayesian(BaseEstimator):
             )
         if preset is None:
             preset, settings = "plain", self._recommended(x, likelihood.discrete).settings | settings
+        name = self._names(len(x), likelihood.discrete)[0]
+        if self.hidden is not None and not registry.find("posteriors", name).of_weights:
+            raise InputError(f"hidden applies to networks, but {name} has none. Leave it out")
         net = Net(mlp(x.shape[1], self._widths(), outputs))
-        posterior = registry.posterior(self.posterior, net, likelihood, preset, **settings)
+        posterior = registry.posterior(name, net, likelihood, preset, **settings)
         self.model_ = FittedModel.fit(
             posterior, x, y, self.samples, _seed(self.random_state), dtype=DTYPES[self.dtype],
             standardise="labelled" if self.standardise else "none", calibrate=self.calibrate,
@@ -81,12 +84,23 @@ class _Bayesian(BaseEstimator):
     def _recommended(self, x: np.ndarray, classes: bool) -> Recommended:
         """Return the recommended settings for examples `x`. These settings apply if there is no preset."""
         task = "classification" if classes else "regression"
-        posterior, units = registry.find("posteriors", self.posterior), max(self._widths(), default=1)
-        kind = self.likelihood or "gaussian"
+        name, kind = self._names(len(x), classes)
+        posterior, units = registry.find("posteriors", name), max(self._widths(), default=1)
         return recommended_settings(posterior, len(x), x.shape[1], task, units=units, likelihood=kind)
 
+    def _names(self, rows: int, classes: bool) -> tuple[str, str]:
+        """Return the posterior and, for numbers, the likelihood. Settings of a network ask for noisy K-FAC."""
+        kind = self.likelihood or "gaussian"
+        if self.posterior is not None or classes:
+            return self.posterior or "noisy-kfac", kind
+        if any(value is not None for value in (self.hidden, self.preset, self.settings, self.epochs)):
+            return "noisy-kfac", kind
+        kind = self.likelihood or "heteroscedastic"
+        return recommended(rows, likelihood=kind)[0], kind
+
     def _widths(self) -> list[int]:
-        widths = list(self.hidden) if isinstance(self.hidden, Sequence | np.ndarray) else [self.hidden]
+        hidden = (50,) if self.hidden is None else self.hidden
+        widths = list(hidden) if isinstance(hidden, Sequence | np.ndarray) else [hidden]
         if not all(isinstance(n, int | np.integer) and n > 0 for n in widths):
             raise InputError(f"hidden is {shown(self.hidden)}; it must be positive whole numbers such as (50, 50)")
         return [int(n) for n in widths]
@@ -107,20 +121,22 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
     """A Bayesian neural network for regression with one or more targets.
 
     Args:
-        posterior: a name from `explore list posteriors`.
+        posterior: a name from `explore list posteriors`; None: for numbers and without settings of a network
+            (`hidden`, `preset`, `settings`, `epochs`), what `explore.inference.presets.recommended` gives for the
+            number of examples; otherwise noisy-kfac.
         preset: name of a preset of the posterior; None: the settings that
             `explore.inference.presets.recommended_settings` gives for the number of examples.
         settings: settings of the posterior, which override those of the preset.
-        hidden: units of each hidden layer.
+        hidden: units of each hidden layer; None: (50,).
         epochs: passes over the data; None: as in the preset or the recommended settings.
         samples: number of networks to sample for predictions.
         standardise: whether to standardise the features by the training data; targets are always standardised.
         dtype: floating-point type to compute in: "float64", as in scikit-learn, or "float32".
         calibrate: share of the data that a second fit holds out, to fit one factor on the predictive variance;
             0: no calibration. Must be 0 for classification.
-        likelihood: a name from `explore list likelihoods`, for numbers; None: "gaussian". With "heteroscedastic", the
-            noise depends on the features, and targets with repeated values are taken as rounded, unless noise is
-            {"resolution": ()}.
+        likelihood: a name from `explore list likelihoods`, for numbers; None: "heteroscedastic" for a recommended
+            posterior, otherwise "gaussian". With "heteroscedastic", the noise depends on the features, and targets with
+            repeated values are taken as rounded, unless noise is {"resolution": ()}.
         noise: settings of the likelihood, such as {"noise_std": 0.1}, in standard deviations of the targets.
             None: the noise is learned. The prior on the noise precision then comes from the preset or, without a
             preset, from the recommended settings.
@@ -143,7 +159,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
             raise InputError("keep_na applies to classification only. Leave it out")
         self._flat = y.ndim == 1
         prior = noise_for(self.preset) if self.preset else self._recommended(x, classes=False).noise
-        kind = registry.find("likelihoods", self.likelihood or "gaussian")
+        kind = registry.find("likelihoods", self._names(len(x), classes=False)[1])
         if kind.discrete:
             raise InputError(f"likelihood={shown(self.likelihood)} is for classes. Use BayesianClassifier")
         allowed, noise = registry.settings_of(kind), dict(self.noise or {})

@@ -46,8 +46,7 @@ from explore.inference.processes import (
     student,
 )
 from explore.inference.updates.steps import settle
-from explore.nets.likelihoods.gaussian import Gamma, Gaussian
-from explore.nets.likelihoods.heteroscedastic import Heteroscedastic
+from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Noise
 
 PRIOR = {"b": (-2.0, 1.0), "s": (0.0, 1.0), "v": (-2.0, 1.5)}  # means and deviations of logarithms
@@ -108,7 +107,7 @@ class GP(Predictive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.likelihood, Gaussian):
+        if not hasattr(self.likelihood, "noise_std"):
             name = type(self.likelihood).__name__
             raise InputError(f"gp does not support the likelihood {name}; use Gaussian or Heteroscedastic")
         if any(self.net.convolutions) or self.net.norms:
@@ -287,7 +286,7 @@ class GP(Predictive):
     @property
     def _varies(self) -> bool:
         """Whether the noise depends on the input."""
-        return isinstance(self.likelihood, Heteroscedastic)
+        return hasattr(self.likelihood, "log_deviation")
 
     def _deviation(self, state: GPState) -> Float[Tensor, "R M n"]:
         """Return the log deviations of the noise at the examples, in double precision."""
@@ -304,7 +303,7 @@ class GP(Predictive):
 
     @property
     def _gaussian(self) -> Any:
-        """The likelihood, which `__post_init__` has checked to be `Gaussian` or one of its kinds."""
+        """The likelihood, which `__post_init__` has checked to have Gaussian noise."""
         return self.likelihood
 
 

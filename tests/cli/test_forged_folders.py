@@ -66,8 +66,8 @@ MISTYPED = [
     ("classify", {"net_settings": {"hidden": "evil"}}, "hidden of mlp is 'evil'; it must be a comma-separated list"),
     ("classify", {"net_settings": {"args": ["evil"]}}, "unknown setting of mlp 'args'; allowed: hidden"),
     ("classify", {"posterior_settings": {"lr": "evil"}}, "lr of noisy-kfac is 'evil'; it must be a number"),
-    ("active", {"posterior_settings": {"net": "evil"}}, "unknown setting of noisy-kfac 'net'"),
-    ("active", {"likelihood_settings": {"noise_std": "evil"}}, "noise_std of gaussian is 'evil'"),
+    ("active", {"posterior_settings": {"net": "evil"}}, "unknown setting of gp 'net'"),
+    ("active", {"likelihood_settings": {"noise_std": "evil"}}, "noise_std of heteroscedastic is 'evil'"),
     ("active", {"acquisition": "power", "acquisition_settings": {"rule": 1}}, "rule of power is 1; it must be"),
 ]  # fmt: skip
 

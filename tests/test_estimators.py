@@ -42,11 +42,26 @@ CHECKED = QUICK | {"settings": FAST, "random_state": None}
 @parametrize_with_checks(
     [
         explore.BayesianRegressor("map", **CHECKED | {"epochs": 30, "settings": {"lr": 0.05, "batch_size": 300}}),
+        explore.BayesianRegressor(samples=10),
         explore.BayesianClassifier(**CHECKED | {"epochs": 15}),
     ]
 )
 def test_scikit_learns_checks(estimator, check):  # none is waived
     check(estimator)
+
+
+def test_the_default_is_a_process_for_numbers_unless_settings_of_a_network_are_given():
+    def found(estimator, x=X, y=Y):
+        posterior = estimator.fit(x, y).model_.posterior
+        return type(posterior).__name__, type(posterior.likelihood).__name__
+
+    assert found(explore.BayesianRegressor()) == ("GP", "Heteroscedastic")
+    assert found(explore.BayesianRegressor(likelihood="gaussian")) == ("GP", "Gaussian")
+    assert found(explore.BayesianRegressor(epochs=2)) == ("NoisyKFAC", "Gaussian")
+    assert found(explore.BayesianClassifier(epochs=2), IRIS.data, NAMES)[0] == "NoisyKFAC"
+    assert presets.recommended(513)[0] == "noisy-kfac"
+    with pytest.raises(InputError, match="hidden applies to networks, but gp has none"):
+        explore.BayesianRegressor("gp", hidden=(4,)).fit(X, Y)
 
 
 @pytest.mark.slow

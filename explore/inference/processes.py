@@ -35,8 +35,8 @@ class Paths(NamedTuple):
 
     x: Float[Tensor, "R n D"]
     h: Float[Tensor, "R M K H"]
-    frequencies: Float[Tensor, "R M K P F D"]  # of the P pairs for each draw of h
-    w: Float[Tensor, "R M K P 2*F+D"]
+    frequencies: Float[Tensor, "R M K F D"]
+    w: Float[Tensor, "R M K P 2*F+D"]  # of the P pairs for each draw of h
     mean: Float[Tensor, "R M K n 1"]  # K^-1 y
     change: Float[Tensor, "R M K n P"]  # K^-1 (phi(X) w + e)
 
@@ -48,7 +48,8 @@ class Paths(NamedTuple):
     @property
     def width(self) -> int:
         """The number of values per example and function."""
-        return -(-(self.w[0].numel() + self.mean[0].numel()) // self.samples)
+        features, examples = self.w[0, :, :, 0].numel(), self.mean[0].numel()
+        return -(-(features + examples) // self.samples) + self.h.shape[1]
 
     def at(self, kernel: Kernel, x: Float[Tensor, "R B D"]) -> Float[Tensor, "R S B M"]:
         """Return the values of the functions at x."""
@@ -85,7 +86,7 @@ def draw_paths(
     `observed` takes draws phi(X)^T w of the prior at the examples, [R, M, K, n, P]. It returns K^-1 y, followed by
     K^-1 (phi(X)^T w + e).
     """
-    shape = (*h.shape[:3], pairs, frequencies, x.shape[2])
+    shape = (*h.shape[:3], frequencies, x.shape[2])
     drawn = student(rng, 5.0, *shape) if kernel == "matern" else rng.normal(*shape).double()
     w = rng.normal(*h.shape[:3], pairs, 2 * frequencies + x.shape[2]).double()
     solved = observed(prior_draws(h, drawn, w, x[:, None, None]))
@@ -146,16 +147,15 @@ def evidence(
 
 
 def prior_draws(
-    h: Float[Tensor, "*N H"], frequencies: Float[Tensor, "*N P F D"], w: Float[Tensor, "*N P 2*F+D"], x: Tensor
+    h: Float[Tensor, "*N H"], frequencies: Float[Tensor, "*N F D"], w: Float[Tensor, "*N P 2*F+D"], x: Tensor
 ) -> Float[Tensor, "*N B P"]:
     """Return draws phi(x)^T w of the prior at x [*N, B, D]."""
-    pairs, count = frequencies.shape[-3:-1]
-    phases = ((x / h[..., None, :-3].exp()) @ frequencies.flatten(-3, -2).mT).unflatten(-1, (pairs, count)).float()
-    cosines, sines, slopes = w.split([count, count, x.shape[-1]], -1)
-    cosines, sines = cosines.float(), sines.float()  # in single precision: most of the time of predictions goes here
-    total = torch.einsum("...bpf,...pf->...bp", phases.cos(), cosines)
-    total = total + torch.einsum("...bpf,...pf->...bp", phases.sin_(), sines)
-    return (h[..., -2].exp() / count).sqrt()[..., None, None] * total + linear(h).sqrt() * x @ slopes.mT
+    # In single precision: most of the time of predictions goes here.
+    phases = (x / h[..., None, :-3].exp()).float() @ frequencies.float().mT
+    features = torch.cat([phases.cos(), phases.sin_()], -1)
+    of_features, slopes = w.split([features.shape[-1], x.shape[-1]], -1)
+    scale = (h[..., -2].exp() / frequencies.shape[-2]).sqrt()[..., None, None]
+    return scale * (features @ of_features.float().mT) + linear(h).sqrt() * x @ slopes.mT
 
 
 class NoiseMode(NamedTuple):

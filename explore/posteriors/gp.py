@@ -96,7 +96,7 @@ class GP(Predictive):
     kernel: Kernel = "matern"
     draws: int = 16  # K: draws of h; 1: the maximum
     hyperprior: bool = True  # whether h has a prior
-    frequencies: int = 100  # F: of the Fourier features of each drawn function
+    frequencies: int = 128  # F: of the Fourier features that the functions drawn for one h share
 
     whole: ClassVar[bool] = True
     classifies: ClassVar[bool] = False

@@ -53,6 +53,20 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(active):
     assert found["paired_auc_difference"] == pytest.approx(mean_and_se(difference))
 
 
+def test_the_default_is_a_process_for_numbers_unless_settings_of_a_network_are_given(explore):
+    for options, name, likelihood in (
+        ((), "gp", "heteroscedastic"),
+        (("--likelihood", "gaussian"), "gp", "gaussian"),
+        (("--hidden", "4", "--epochs", 2), "noisy-kfac", "gaussian"),
+    ):
+        result = explore("active", "--dataset", "yacht", "--trials", 2, "--rounds", 2, "--json", *options)
+        found = json.loads(result.stdout)
+        assert found["posterior"] == name
+        assert config(Path(found["run"]))["settings"]["likelihood"] == likelihood
+    result = explore("active", "--posterior", "gp", "--hidden", "4")
+    assert result.exit_code == 2 and "--hidden applies to networks, but gp has none" in result.stderr
+
+
 def test_underscores_in_names_are_hyphens(active):
     active("--posterior", "noisy_kfac", "--acquisition", "max_variance")
     run = RUN.with_name("active-boston-noisy-kfac-max-variance")

@@ -434,6 +434,17 @@ def test_when_nothing_is_left(pool):
     assert not said["rows"] and "No candidates left." in said["notes"]
 
 
+def test_the_default_posterior_of_numbers_is_a_process(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    settings = pool.with_suffix(".explore") / "config.json"
+    assert run("suggest", pool, "--target", "yield", "--id", "name").exit_code == 0
+    found = json.loads(settings.read_text())["settings"]
+    assert (found["posterior"], found["likelihood"]) == ("gp", "heteroscedastic")
+    assert refused(pool, "--hidden", "4") == "--hidden applies to networks, but gp has none. Leave it out"
+    said = suggest(pool, "--posterior", "noisy-kfac", "--hidden", "4", "--epochs", 2)
+    assert any(note.startswith("Setting posterior is now noisy-kfac; it was gp.") for note in said["notes"])
+
+
 def test_settings_of_the_model_are_kept(pool):
     measure(pool, [f"S-{i:03d}" for i in range(12)])
     begin(pool, "--posterior", "bbb", "-p", "lr=0.01", "-p", "members=2", "--hidden", "4")

@@ -79,7 +79,9 @@ def check_draws(out, mean, covariance):
 @pytest.mark.parametrize(("kernel", "noise", "varies"), [("matern", None, True), ("rbf", 0.2, False)])
 def test_drawn_functions_have_the_exact_mean_and_covariance(kernel, noise, varies):
     likelihood, outputs = (Heteroscedastic(spread=0.7), 4) if varies else (Gaussian(noise_std=noise), 2)
-    posterior = registry.posterior("gp", Net(mlp(2, [3], outputs)), likelihood, kernel=kernel, draws=3)
+    posterior = registry.posterior(
+        "gp", Net(mlp(2, [3], outputs)), likelihood, kernel=kernel, draws=3, frequencies=2000
+    )
     state = fitted(posterior)
     predictor = Predictor.sample(posterior, state, 4002, RNG)
     out = predictor.net.output(predictor.layers, NEW)

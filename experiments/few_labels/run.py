@@ -7,8 +7,8 @@ Each trial draws labelled rows of a table at random, and up to 1,000 others to t
 with hyperparameters of maximum likelihood; its noise is at least 1e-4 of the targets' variance.
 `ensemble` has five networks with a variance head and weight decay. Its settings were chosen among `CANDIDATES`, by
 log-likelihood, and those of `ensemble, long` by RMSE. Methods joined by `+` are mixtures of equal parts. `fit` are the
-CPU seconds of a fit, `cpu` with its predictions. Writes results/choose.csv or results/report.csv, a line per set, number
-of labels, method and trial; what is there is not run again.
+CPU seconds of a fit, `cpu` with its predictions. Writes results/choose.csv or results/report.csv, a line per set,
+number of labels, method and trial; what is there is not run again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.driver import FOLDER, Key, check, experiment, names, run_missing
+from experiments.driver import FOLDER, Key, check, experiment, names, run_missing, write
 from experiments.few_labels import data
+from experiments.tables import markdown, sections
 from explore import registry
 from explore.core.rng import Rng
 from explore.inference.predict import Predictor
@@ -128,6 +129,32 @@ def mixed(parts: list[Scored], trials: data.Trials) -> pd.DataFrame:
     )
 
 
+def counts(differences: pd.Series) -> str:
+    """Format numbers of sets: better, no difference and worse by two standard errors, and the sets that are worse."""
+    sets = differences.dropna().groupby("set", sort=False)
+    errors = sets.mean() / sets.sem()
+    worse = errors[errors < -2]
+    names = f" ({', '.join(f'{name} {sets.mean()[name]:.2g}' for name in worse.index)})" if len(worse) else ""
+    return f"{sum(errors > 2)}, {sum(errors.abs() <= 2)}, {len(worse)}{names}"
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """The process beside each rival, by number of labels; medians over sets of the mean over trials."""
+    lines = []
+    for count, own in rows.groupby("rows"):
+        wide = own.pivot_table(index=["set", "trial"], columns="method", values=["log_likelihood", "rmse"], sort=False)
+        for rival in wide.log_likelihood.columns.drop("gp"):
+            likelihood = wide.log_likelihood.gp - wide.log_likelihood[rival]
+            error = wide.rmse[rival] - wide.rmse.gp
+            ratio = (wide.rmse.gp / wide.rmse[rival]).groupby("set").mean().median()
+            gain = likelihood.groupby("set").mean().median()
+            lines.append([count, rival, counts(likelihood), f"{gain:+.2f}", counts(error), f"{ratio:.2f}"])
+    heads = ["labels", "beside", "log-likelihood", "median", "RMSE", "median ratio"]
+    cost = rows.groupby(["rows", "method"])[["coverage_90", "fit", "cpu"]].mean().round(3).reset_index()
+    costs = markdown(["labels", "method", "90 % intervals hold", "CPU s, fit", "and predictions"], cost.to_numpy())
+    return sections({"gp: better, no difference, worse": markdown(heads, lines), "Intervals and seconds": costs})
+
+
 @experiment(__file__)
 @click.argument("part", type=click.Choice([*TRIALS]))
 @names("--sets", "set", [*data.CHOOSING, *data.REPORTED], [])
@@ -159,7 +186,9 @@ def main(part: str, sets: list[str], methods: list[str], rows: list[str], tables
         assert trials is not None
         return mixed([one(name, count, each) for each in POOLED.get(method, (method,))], trials)
 
-    run_missing(out / f"{part}.csv", KEY, cells(), run, ["log_likelihood", "rmse", "coverage_90", "fit", "cpu"])
+    shown = ["log_likelihood", "rmse", "coverage_90", "fit", "cpu"]
+    frame = run_missing(out / f"{part}.csv", KEY, cells(), run, shown)
+    write(out / f"{part}.md", summary(frame))
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ class Numbers:
         root, share = root_of(precision), share.unsqueeze(2)
         other = self._whitened(targets, root)
         outputs, samples = other.shape[2:]
-        pairs = _of_one_output if outputs == 1 else _of_outputs
+        pairs = {1: _of_one_output, 2: _of_two_outputs}.get(outputs, _of_outputs)
         adjusted = self.adjusted and samples > outputs + 1
 
         def information(out: Tensor) -> Tensor:
@@ -214,6 +214,21 @@ def _of_one_output(
     if adjusted:
         _beyond_chance(squares, one.square().sum(2), other.square().sum(2), one.shape[2], 1)
     return squares.clamp_(max=1 - torch.finfo(squares.dtype).eps).neg_().log1p_().mul_(-0.5)
+
+
+def _of_two_outputs(
+    one: Float[Tensor, "R b 2 S"], other: Float[Tensor, "R T 2 S"], adjusted: bool
+) -> Float[Tensor, "R b T"]:
+    """Return the same as `_of_outputs`, with the determinant written out: ten times as fast as small matrices."""
+    (a, b), (c, d) = ([u @ v.mT for v in other.unbind(2)] for u in one.unbind(2))  # M = [[a, b], [c, d]]
+    first, second, across = a.square() + b.square(), c.square() + d.square(), (a * c).addcmul_(b, d)
+    if adjusted:
+        squares = first + second
+        spread = one.square().sum((2, 3)), other.square().sum((2, 3))
+        factor = _beyond_chance(squares.clone(), *spread, one.shape[3], 2).div_(squares.clamp_min_(TINY)).clamp_(max=1)
+        first, second, across = first * factor, second * factor, across * factor
+    determinant = ((1 - first) * (1 - second)).addcmul_(across, across, value=-1)
+    return determinant.clamp_(min=torch.finfo(a.dtype).eps).log_().mul_(-0.5)
 
 
 def _of_outputs(

@@ -10,7 +10,7 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import View, best
-from explore.acquisitions.conditioning import Classes, LabelSets
+from explore.acquisitions.conditioning import Classes, LabelSets, Numbers, _of_outputs, _of_two_outputs
 from explore.acquisitions.epig import EPIG
 from explore.core.errors import InputError
 from explore.core.rng import Rng
@@ -246,3 +246,13 @@ def test_a_batch_hits_a_heap_of_near_duplicates_at_most_once(likelihood, pending
     waiting = [*range(12, 12 + pending - 1), 61][:pending]
     chosen = [*own.ask(5, waiting).indices[0].tolist(), *waiting]
     assert sum(point >= 60 for point in chosen) <= 1, chosen
+
+
+@pytest.mark.parametrize("adjusted", [False, True])
+def test_the_information_of_two_outputs_is_that_of_any_number(adjusted):
+    rng = Rng(0, dtype=torch.float64)
+    numbers = Numbers(lambda signals: signals, adjusted)
+    one, other = (numbers._whitened(rng.normal(2, 9, count, 2), None) for count in (4, 5))
+    expected = _of_outputs(one, other, adjusted)
+    torch.testing.assert_close(_of_two_outputs(one, other, adjusted), expected)
+    assert expected.max() > 0.1

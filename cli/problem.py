@@ -188,17 +188,12 @@ def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, n
 
 
 def recommended(options: Mapping[str, Any], texts: Mapping[str, str], likelihood: str, rows: int) -> tuple[str, str]:
-    """Return the posterior and likelihood for a table of numbers or classes, unless `options` name them.
+    """Return the posterior and likelihood for a table whose likelihood is `likelihood`, unless `options` name them.
 
-    `texts` are settings of the posterior. They, and other options of a network, ask for noisy K-FAC.
+    `texts` are settings of the posterior.
     """
-    if options["posterior"]:
-        return options["posterior"], likelihood
-    if texts or any(options.get(option) for option in OF_NETS):
-        return "noisy-kfac", likelihood
-    if likelihood in presets.NUMBERS and not options["likelihood"]:
-        likelihood = "heteroscedastic"
-    return presets.recommended(rows, likelihood=likelihood)[0], likelihood
+    of_net = bool(texts) or any(options.get(option) for option in OF_NETS)
+    return presets.chosen(options["posterior"], options["likelihood"], likelihood, rows, of_net)
 
 
 def check_hidden(posterior: str, hidden: str | None) -> None:

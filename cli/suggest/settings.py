@@ -106,7 +106,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
     else:
         name = options["posterior"] or (old.posterior if old else "")
         if not name:
-            likelihood = options["likelihood"] or LIKELIHOODS[0] if task == "regression" else ""
+            likelihood = LIKELIHOODS[0] if task == "regression" else ""
             name, likelihood = problem.recommended(options, by_part[""], likelihood, rows=0)
             options = {**options, "likelihood": likelihood}
         new = problem.configured(name, by_part[""], options["preset"])

@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 from sklearn import datasets
 from torch import Tensor
 
-from experiments.sampling.data import OTHERS
+from experiments.sampling import data as sampling
 from experiments.table_defaults import unseen
 from explore.core.errors import InputError
 from explore.data import load
-from explore.data.table import load_table
+from explore.data.base import Dataset
 from explore.learning.scaling import Standardiser, resolution
 
 R_TABLES = ("housing", "caschool", "computers", "diamonds")
-FUNCTIONS = ("friedman", "borehole", "arm", "steps")
-CHOOSING = (*OTHERS, "diabetes", *R_TABLES, *FUNCTIONS)
 REPORTED = ("boston", "concrete", "energy", "yacht", "wine", "power", "kin8nm", "naval")
 TEST, LEAST, ROWS = 1000, 100, 6000  # most and fewest rows to test on; most rows of a table
 
@@ -38,28 +35,6 @@ class Trials(NamedTuple):
     test_y: Tensor
     scale: Tensor  # [R, 1]: standard deviation of the targets of a trial
     resolution: tuple[float, ...]
-
-
-def table(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs [N, D] and targets [N, 1]."""
-    rng = np.random.default_rng(0)
-    if name in FUNCTIONS:
-        x = rng.uniform(size=(ROWS, {"friedman": 10, "borehole": 8, "arm": 8, "steps": 4}[name]))
-        y = globals()[name](x, rng)[:, None]
-    elif name == "diabetes":
-        x, y = datasets.load_diabetes(return_X_y=True)
-        y = y[:, None]
-    elif name in REPORTED:
-        x, y = (whole := load(name)).x, whole.y
-    elif folder is None:
-        raise InputError(f"{name} comes from a file. Pass --tables with its folder")
-    elif name in R_TABLES:
-        x, y = (whole := unseen.load(name, folder)).x, whole.y
-    else:
-        frame = pd.read_csv(folder / f"{name}.csv")
-        x, y = (whole := load_table(frame, frame.columns[-1]).dataset).x, whole.y
-    some = rng.permutation(len(x))[:ROWS]
-    return x[some], y[some]
 
 
 def friedman(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -87,6 +62,36 @@ def arm(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def steps(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Steps in two inputs, with noise that grows with a third."""
     return (3 * x[:, 0]).round() + 2 * (x[:, 1] > 0.6) + (0.02 + 0.5 * x[:, 2]) * rng.normal(size=len(x))
+
+
+FUNCTIONS = {"friedman": (10, friedman), "borehole": (8, borehole), "arm": (8, arm), "steps": (4, steps)}  # columns
+CHOOSING = (*sampling.OTHERS, "diabetes", *R_TABLES, *FUNCTIONS)
+
+
+def table(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs [N, D] and targets [N, 1]."""
+    rng = np.random.default_rng(0)
+    if name in FUNCTIONS:
+        columns, function = FUNCTIONS[name]
+        x = rng.uniform(size=(ROWS, columns))
+        y = function(x, rng)[:, None]
+    elif name == "diabetes":
+        x, y = datasets.load_diabetes(return_X_y=True)
+        y = y[:, None]
+    else:
+        whole = loaded(name, folder)
+        x, y = whole.x, whole.y
+    some = rng.permutation(len(x))[:ROWS]
+    return x[some], y[some]
+
+
+def loaded(name: str, folder: Path | None) -> Dataset:
+    """Load a data set, or a table from the folder."""
+    if name in REPORTED:
+        return load(name)
+    if folder is None:
+        raise InputError(f"{name} comes from a file. Pass --tables with its folder")
+    return (unseen.load if name in R_TABLES else sampling.table)(name, folder)
 
 
 def drawn(name: str, rows: int, trials: int, folder: Path | None) -> Trials | None:

@@ -72,7 +72,7 @@ CANDIDATES = {  # for the ensemble
     for epochs, lr in ((60, 0.003), (60, 0.01), (200, 0.003), (200, 0.01), (600, 0.003))
     for variance in (0.01, 0.03, 0.1, 0.3, 1.0)
 }
-POOLED = {"gp + noisy-kfac": ("gp", "noisy-kfac"), "gp + gp, one noise": ("gp", "gp, one noise")}
+POOLED = {"gp + noisy-kfac": ("gp", "noisy-kfac")}
 
 
 class Scored(NamedTuple):

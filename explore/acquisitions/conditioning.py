@@ -219,7 +219,7 @@ def _of_one_output(
 def _of_two_outputs(
     one: Float[Tensor, "R b 2 S"], other: Float[Tensor, "R T 2 S"], adjusted: bool
 ) -> Float[Tensor, "R b T"]:
-    """Return the same as `_of_outputs`, with the determinant written out: ten times as fast as small matrices."""
+    """Return the same as `_of_outputs`, with the determinant written out: factors of many small matrices are slow."""
     (a, b), (c, d) = ([u @ v.mT for v in other.unbind(2)] for u in one.unbind(2))  # M = [[a, b], [c, d]]
     first, second, across = a.square() + b.square(), c.square() + d.square(), (a * c).addcmul_(b, d)
     if adjusted:

@@ -40,6 +40,18 @@ def recommended(rows: int, columns: int = 0, likelihood: str = "heteroscedastic"
     return name, recommended_settings(registry.find("posteriors", name), rows, columns, task, likelihood=likelihood)
 
 
+def chosen(posterior: str | None, likelihood: str | None, default: str, rows: int, of_net: bool) -> tuple[str, str]:
+    """Return the names of a posterior and a likelihood for a table; what is None is chosen.
+
+    `default` is the likelihood of the data. `of_net` is whether there are settings of a network, which ask for noisy
+    K-FAC.
+    """
+    if posterior is not None or of_net:
+        return posterior or "noisy-kfac", likelihood or default
+    likelihood = likelihood or ("heteroscedastic" if default in NUMBERS else default)
+    return recommended(rows, likelihood=likelihood)[0], likelihood
+
+
 def recommended_settings(
     posterior: Any,
     rows: int = 0,

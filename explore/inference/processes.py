@@ -169,9 +169,12 @@ class NoiseMode(NamedTuple):
     weight: Float[Tensor, "*N n"]
     evidence: Float[Tensor, "*N"]
 
-    def solved(self, prior: Float[Tensor, "*N n n"], targets: Float[Tensor, "*N n T"]) -> Float[Tensor, "*N n T"]:
-        """Multiply targets by (C + 1 / weight)^-1, for the prior covariance C."""
-        return _solved(prior, self.weight.sqrt().unsqueeze(-1), targets)[0]
+
+def noise_solved(
+    prior: Float[Tensor, "*N n n"], weight: Float[Tensor, "*N n"], targets: Float[Tensor, "*N n T"]
+) -> Float[Tensor, "*N n T"]:
+    """Multiply targets by (C + 1 / weight)^-1, for the prior covariance C and the weights of a `NoiseMode`."""
+    return _solved(prior, weight.sqrt().unsqueeze(-1), targets)[0]
 
 
 def noise_mode(

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from explore import registry
 from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
-from explore.inference.presets import Recommended, noise_for, recommended, recommended_settings
+from explore.inference.presets import Recommended, chosen, noise_for, recommended_settings
 from explore.learning import build
 from explore.learning.model import FittedModel
 from explore.learning.scaling import KINDS, Transform
@@ -89,14 +89,9 @@ class _Bayesian(BaseEstimator):
         return recommended_settings(posterior, len(x), x.shape[1], task, units=units, likelihood=kind)
 
     def _names(self, rows: int, classes: bool) -> tuple[str, str]:
-        """Return the posterior and, for numbers, the likelihood. Settings of a network ask for noisy K-FAC."""
-        kind = self.likelihood or "gaussian"
-        if self.posterior is not None or classes:
-            return self.posterior or "noisy-kfac", kind
-        if any(value is not None for value in (self.hidden, self.preset, self.settings, self.epochs)):
-            return "noisy-kfac", kind
-        kind = self.likelihood or "heteroscedastic"
-        return recommended(rows, likelihood=kind)[0], kind
+        """Return the names of the posterior and, for numbers, of the likelihood."""
+        of_net = any(value is not None for value in (self.hidden, self.preset, self.settings, self.epochs))
+        return chosen(self.posterior, self.likelihood, "categorical" if classes else "gaussian", rows, of_net)
 
     def _widths(self) -> list[int]:
         hidden = (50,) if self.hidden is None else self.hidden

@@ -42,6 +42,7 @@ from explore.inference.processes import (
     evidence,
     in_parts,
     noise_mode,
+    noise_solved,
     resampled,
     student,
 )
@@ -117,7 +118,9 @@ class GP(Predictive):
         count, inputs = int(n_data), self.net.shapes[0][0] - self.net.biases[0]
         targets = self.net.outputs // self._gaussian.outputs_per_target
         if count > MOST:
-            raise InputError(f"gp supports at most {MOST} examples; got {count}")
+            raise InputError(
+                f"gp supports at most {MOST} examples; got {count}. Use another posterior, such as noisy-kfac"
+            )
         centre = prior(inputs, rng.normal(0))[0]
         starts = torch.stack([centre, centre - (torch.arange(len(centre)) < inputs).to(centre)])
         best, zero = starts.repeat(replicas, targets, 1, 1), starts.new_zeros(replicas, targets, len(starts))
@@ -145,8 +148,10 @@ class GP(Predictive):
         half = torch.full_like(top[:, :, 0, 0], 0.5 * batch.x.shape[1])
         noise = Gamma(half, half * self._noise(top[:, :, 0]))
         shared = state.common._replace(step=state.common.step + 1, taken=state.common.taken + 1, noise=noise)
-        draws = top.repeat(1, 1, self.draws, 1)
-        new = GPState(shared, *now[1:4], best, evidence, slope, inverse, step, draws, now.noise)
+        new = now._replace(
+            common=shared, best=best, evidence=evidence, slope=slope, inverse=inverse, step=step,
+            draws=top.repeat(1, 1, self.draws, 1),
+        )  # fmt: skip
         return settle(new, state), {"nll": -evidence.amax(2).sum(1) / batch.x.shape[1]}
 
     def finish(self, state: GPState, batches: Any, rng: Rng) -> GPState:
@@ -232,27 +237,27 @@ class GP(Predictive):
         """Estimate the process of log deviations, given the most probable h."""
         shape, h = state.draws.shape, state.draws[:, :, 0].double()
         stretch, deviation = torch.tensor(NOISES).to(h).unbind(1)
-        own = h.unsqueeze(2).repeat(1, 1, len(NOISES), 1)
-        own[..., :-3] += stretch.log()[:, None]
-        own[..., -3], own[..., -2] = NOT_LINEAR, 2 * deviation.log()
+        candidates = h.unsqueeze(2).repeat(1, 1, len(NOISES), 1)
+        candidates[..., :-3] += stretch.log()[:, None]
+        candidates[..., -3], candidates[..., -2] = NOT_LINEAR, 2 * deviation.log()
         cells = h.new_tensor(self._gaussian.resolution or [0.0] * shape[1]).square() / 12  # see `Heteroscedastic`
 
-        def of(h: Tensor, own: Tensor, x: Tensor, y: Tensor, s: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
+        def of(h: Tensor, candidates: Tensor, x: Tensor, y: Tensor, s: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
             level = self._noise(h)[:, None]
             inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(self._of_targets(h, x, s)).L)
             variance = 1 / inverse.diagonal(dim1=1, dim2=2)
             squares = (variance * (inverse @ y.unsqueeze(2)).squeeze(2)).square() + cell
             fixed = (variance - level * (2 * s).exp()).clamp_min(0).masked_fill(s > UNSEEN / 2, math.exp(2 * UNSEEN))
-            prior = covariance(self.kernel, own, x.unsqueeze(1), x.unsqueeze(1))
+            prior = covariance(self.kernel, candidates, x.unsqueeze(1), x.unsqueeze(1))
             squares, fixed, level = (t.unsqueeze(1) for t in (squares, fixed, level))
             return noise_mode(prior, squares, fixed, level, 2 * self._gaussian.spread)
 
         x = state.x.unsqueeze(1).expand(-1, shape[1], -1, -1)
-        each = (h, own, x, state.y.mT, self._deviation(state), cells[:, None].expand(shape[0], -1, 1))
+        each = (h, candidates, x, state.y.mT, self._deviation(state), cells[:, None].expand(shape[0], -1, 1))
         mode = NoiseMode(*in_parts(of, state.x.shape[1], *(t.double().flatten(0, 1) for t in each)))
         chosen = resampled(mode.evidence, self.draws, rng)
         chosen = chosen.gather(1, rng.uniform(*chosen.shape).argsort(1))  # in an order independent of that of h
-        drawn = (t.take_along_dim(chosen.unsqueeze(2), 1) for t in (own.flatten(0, 1), mode.pull, mode.weight))
+        drawn = (t.take_along_dim(chosen.unsqueeze(2), 1) for t in (candidates.flatten(0, 1), mode.pull, mode.weight))
         mean = (mode.evidence.softmax(1).unsqueeze(1) @ mode.mode).squeeze(1)
         new = [t.view(*shape[:2], *t.shape[1:]).to(state.best) for t in (mean, *drawn)]
         return NoiseDraws(*new)
@@ -271,7 +276,7 @@ class GP(Predictive):
         """Multiply targets [R, M, K, n, T] by (C + 1 / weight)^-1, with the prior covariance C of log deviations."""
 
         def of(h: Tensor, x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor]:
-            return (NoiseMode(weight, weight, weight, weight).solved(covariance(self.kernel, h, x, x), targets),)
+            return (noise_solved(covariance(self.kernel, h, x, x), weight, targets),)
 
         each = (h, x[:, None, None].expand(*h.shape[:3], -1, -1), weight, targets)
         return in_parts(of, x.shape[1], *(t.flatten(0, 2) for t in each))[0].view_as(targets)

@@ -124,7 +124,7 @@ def test_a_noise_process_is_at_the_mode_of_its_density():
     torch.testing.assert_close(found.evidence, laplace)
     targets = RNG.normal(15, 2)
     expected = torch.linalg.solve(prior + (1 / found.weight).diag(), targets)
-    torch.testing.assert_close(found.solved(prior, targets), expected)
+    torch.testing.assert_close(processes.noise_solved(prior, found.weight, targets), expected)
 
 
 def test_noise_that_depends_on_the_input_is_found_and_no_other():

@@ -196,12 +196,6 @@ def recommended(options: Mapping[str, Any], texts: Mapping[str, str], likelihood
     return presets.chosen(options["posterior"], options["likelihood"], likelihood, rows, of_net)
 
 
-def check_hidden(posterior: str, hidden: str | None) -> None:
-    """Raise InputError if hidden layers are given for a posterior that has none."""
-    if hidden and not registry.find("posteriors", posterior).of_weights:
-        raise InputError(f"--hidden applies to networks, but {posterior} has none. Leave it out")
-
-
 def configured(
     name: str, texts: Mapping[str, str], preset: str | None, consumer: presets.Consumer = "table"
 ) -> registry.Configured:

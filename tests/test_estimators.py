@@ -62,6 +62,8 @@ def test_the_default_is_a_process_for_numbers_unless_settings_of_a_network_are_g
     assert presets.recommended(513)[0] == "noisy-kfac"
     with pytest.raises(InputError, match="hidden applies to networks, but gp has none"):
         explore.BayesianRegressor("gp", hidden=(4,)).fit(X, Y)
+    with pytest.raises(InputError, match="gp ignores the setting prior_rate of the likelihood"):
+        explore.BayesianRegressor(noise={"prior_rate": 1.0}).fit(X, Y)
 
 
 @pytest.mark.slow

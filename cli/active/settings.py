@@ -81,7 +81,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         )
     most = options["initial"] + options["rounds"] * options["acquire"]
     name, likelihood = problem.recommended({**options, "net": common.net}, texts[""], common.likelihood, most)
-    problem.check_hidden(name, options["hidden"])
+    build.check_used(name, options["hidden"], texts["likelihood"], "--hidden")
     common = replace(common, likelihood=likelihood)
     posterior = problem.configured(name, texts[""], options["preset"], "pool of images" if common.net else "table")
     by_rows = posterior.preset == presets.BY_ROWS  # defaults depend on the number of labels in each round

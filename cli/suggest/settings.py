@@ -16,6 +16,7 @@ from explore.cli import problem
 from explore.core.errors import InputError, listed, one_of, shown
 from explore.data.texts import number
 from explore.inference import presets
+from explore.learning import build
 from explore.learning.scaling import Kind
 from explore.runs.recorded import Values
 
@@ -112,7 +113,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         new = problem.configured(name, by_part[""], options["preset"])
         name, preset, settings = new.name, new.preset, new.settings
         settings = settings if preset == presets.BY_ROWS else registry.complete(new.make, settings)
-    problem.check_hidden(name, options["hidden"])
+    build.check_used(name, options["hidden"], by_part["likelihood"], "--hidden")
     model = {"posterior": name, "preset": preset, "posterior_settings": settings}
     model |= _noise(options, old, by_part["likelihood"], task, preset)
     return model | _rule(options, old, by_part["acquisition"], goal)

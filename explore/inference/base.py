@@ -84,6 +84,7 @@ class Predictive(Checked, ABC):
     partial: ClassVar[bool] = True  # whether targets may be partly NaN (missing), see `PartialGaussian`
     classifies: ClassVar[bool] = True  # whether targets may be classes
     of_weights: ClassVar[bool] = True  # whether `sample` returns weights of `net`; if not, only `functions` predicts
+    ignores: ClassVar[frozenset[str]] = frozenset()  # settings of the likelihood that have no effect
     mixture_error: ClassVar[str] = ""  # why mixtures of this posterior are not allowed; empty: they are
     prior_error: ClassVar[str] = ""  # why weights that no data determine may not keep the prior; empty: they do
     pretrained_error: ClassVar[str] = ""  # why it cannot start from the weights of a trained module; empty: it can

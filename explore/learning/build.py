@@ -1,6 +1,6 @@
 """Construction of posteriors from recorded settings, for runs and for loading saved models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +38,15 @@ def outputs(likelihood: str, classes: int, targets: int) -> int:
     """Return the number of network outputs, given the numbers of classes (0 for a regression) and targets."""
     each: int = getattr(registry.find("likelihoods", likelihood), "outputs_per_target", 1)
     return 1 if likelihood == "bernoulli" else classes or targets * each
+
+
+def check_used(posterior: str, hidden: object, noise: Iterable[str], option: str = "hidden") -> None:
+    """Raise InputError for hidden layers, or settings `noise` of the likelihood, that a posterior would ignore."""
+    cls = registry.find("posteriors", posterior)
+    if hidden and not cls.of_weights:
+        raise InputError(f"{option} applies to networks, but {posterior} has none. Leave it out")
+    if ignored := sorted(cls.ignores.intersection(noise)):
+        raise InputError(f"{posterior} ignores the setting {ignored[0]} of the likelihood. Leave it out")
 
 
 def posterior(

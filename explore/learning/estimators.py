@@ -72,8 +72,7 @@ class _Bayesian(BaseEstimator):
         if preset is None:
             preset, settings = "plain", self._recommended(x, likelihood.discrete).settings | settings
         name = self._names(len(x), likelihood.discrete)[0]
-        if self.hidden is not None and not registry.find("posteriors", name).of_weights:
-            raise InputError(f"hidden applies to networks, but {name} has none. Leave it out")
+        build.check_used(name, self.hidden is not None, self.noise or ())
         net = Net(mlp(x.shape[1], self._widths(), outputs))
         posterior = registry.posterior(name, net, likelihood, preset, **settings)
         self.model_ = FittedModel.fit(

@@ -102,6 +102,7 @@ class GP(Predictive):
     whole: ClassVar[bool] = True
     classifies: ClassVar[bool] = False
     of_weights: ClassVar[bool] = False
+    ignores: ClassVar[frozenset[str]] = frozenset({"prior_shape", "prior_rate", "rate", "beta"})
     ranges: ClassVar[dict[str, str]] = {"epochs": "[1, 1e6]", "draws": "[1, 1e4]", "frequencies": "[1, 1e6]"}
     mixture_error: ClassVar[str] = "a Gaussian process has a single solution; leave out members"
     pretrained_error: ClassVar[str] = "a Gaussian process has no weights to start from"

@@ -65,6 +65,8 @@ def test_the_default_is_a_process_for_numbers_unless_settings_of_a_network_are_g
         assert config(Path(found["run"]))["settings"]["likelihood"] == likelihood
     result = explore("active", "--posterior", "gp", "--hidden", "4")
     assert result.exit_code == 2 and "--hidden applies to networks, but gp has none" in result.stderr
+    result = explore("active", "-p", "likelihood.prior_rate=1")
+    assert result.exit_code == 2 and "gp ignores the setting prior_rate of the likelihood" in result.stderr
 
 
 def test_underscores_in_names_are_hyphens(active):

@@ -42,10 +42,10 @@ def outputs(likelihood: str, classes: int, targets: int) -> int:
 
 def check_used(posterior: str, hidden: object, noise: Iterable[str], option: str = "hidden") -> None:
     """Raise InputError for hidden layers, or settings `noise` of the likelihood, that a posterior would ignore."""
-    cls = registry.find("posteriors", posterior)
-    if hidden and not cls.of_weights:
+    cls = registry.find("posteriors", posterior)  # whatever a user names: if it is no posterior, building it says so
+    if hidden and not getattr(cls, "of_weights", True):
         raise InputError(f"{option} applies to networks, but {posterior} has none. Leave it out")
-    if ignored := sorted(cls.ignores.intersection(noise)):
+    if ignored := sorted(frozenset(noise).intersection(getattr(cls, "ignores", ()))):
         raise InputError(f"{posterior} ignores the setting {ignored[0]} of the likelihood. Leave it out")
 
 

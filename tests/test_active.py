@@ -145,7 +145,7 @@ def test_loop(name, settings):
     assert [(e.round, e.labels) for e in events] == [(1, 3), (2, 5), (3, 7), (4, 9)]
     assert events[-1].choice is None and all(e.choice is not None for e in events[:-1])
     for event in events:
-        assert event.metrics.keys() == {"rmse", "log_likelihood", "epistemic", "coverage_95"}
+        assert event.metrics.keys() == {"rmse", "log_likelihood", "epistemic", "coverage_95", "crps"}
         assert all(v.shape == (4,) and v.isfinite().all() for v in event.metrics.values())
     told = torch.cat([e.choice.indices for e in events[:-1]], 1)
     assert torch.equal(own.labelled[:, 3:], told)

@@ -397,7 +397,7 @@ def test_a_state_of_ones_own_predicts_without_scales():
     drawn, (mean, _, total, _) = model.sample(NEW, 400), model.predict(NEW)
     assert drawn.shape == (1, 400, 7, 2)
     assert ((drawn.mean(1) - mean).abs() < 5 * total / 20).all()
-    assert set(model.evaluate(NEW, Y[:7])) == {"rmse", "log_likelihood", "coverage_95", "epistemic"}
+    assert set(model.evaluate(NEW, Y[:7])) == {"rmse", "log_likelihood", "coverage_95", "crps", "epistemic"}
 
 
 @pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(d, 7)], ids=["dataset", "loader"])

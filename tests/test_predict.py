@@ -12,7 +12,7 @@ from explore import registry
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, flatten, unflatten
 from explore.inference import predict
-from explore.inference.predict import Predictor
+from explore.inference.predict import Predictor, crps
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 
@@ -73,6 +73,17 @@ def test_regression_metrics(memory, scaled):
     close(found["epistemic"], out.std(1, ddof=1).mean((1, 2)))
     total = np.sqrt(out.var(1, ddof=1) + (std**2).mean(1))
     close(found["coverage_95"], (np.abs(y - out.mean(1)) <= stats.norm.ppf(0.975) * total).mean((1, 2)))
+
+
+@pytest.mark.parametrize(("samples", "tolerance"), [(1, 1e-6), (6, 1e-6), (90, 0.03)])  # 90: only some pairs
+def test_ranked_probability_score_is_the_integral_over_thresholds(samples, tolerance):
+    rng = np.random.default_rng(samples)
+    mean, y = rng.normal(size=(1, samples, 3, 1)), rng.normal(size=3)
+    deviation = rng.uniform(0.1, 2, mean.shape)
+    at = np.linspace(-30, 30, 600_001)
+    for i, found in enumerate(crps(*map(torch.from_numpy, (mean, deviation, y[None, :, None]))).flatten().tolist()):
+        below = stats.norm(mean[0, :, i], deviation[0, :, i]).cdf(at).mean(0)
+        assert found == pytest.approx(np.trapezoid((below - (at >= y[i])) ** 2, at), rel=max(tolerance, 1e-3))
 
 
 @pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (Bernoulli(), 1)])

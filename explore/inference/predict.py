@@ -29,6 +29,7 @@ BUDGET = 2**21  # maximum number of values in one layer of a chunk, over all R a
 CACHE = 2**20  # the same if chunk size cannot change the order of sums: a few MiB, to fit the CPU cache
 DEVICE = 2**27  # the same on a GPU, which small chunks would leave idle
 FEW, IMAGES = 8, 2**24  # minimum number of images per chunk, as long as it has at most this many values
+SHIFTS = 16  # most distances between paired networks in `crps`
 STEPS, QUARTILES = 200, (0.25, 0.75)  # of the search for a quantile of a mixture
 KEPT = 2**25 - 2**12  # bytes; after freeing a block of 32 MiB, its largest threshold, glibc retains twice that
 
@@ -188,7 +189,7 @@ class Predictor:
         """Return test metrics at points x [R, P, ...] with targets y, averaged over points: a dict name -> [R].
 
         Regression: `rmse` of the predictive mean over all outputs; `log_likelihood` of the mixture of networks, summed
-        over outputs; `coverage_95`, the share of targets in the central 95 % of a Gaussian with the predictive moments.
+        over outputs; `crps` of that mixture, averaged over outputs; `coverage_95`, the share of targets in the central 95 % of a Gaussian with the predictive moments.
         Classification: `error` of the averaged probabilities, and `log_likelihood`.
         Both: `epistemic`, the mean standard deviation over weight samples.
         For standardised real targets [R, P, O], set `scale` to the standard deviation of the original targets. Metrics
@@ -209,11 +210,36 @@ class Predictor:
             else:
                 total = (variance + self._noise_of(out)).sqrt()
                 scores["rmse"] = ((target - mean) * unit).square().mean(-1)
+                deviation = find_part(self.likelihood, "variance")(self.noise, out).sqrt()
+                scores["crps"] = (crps(self.likelihood.mean(out), deviation, target) * unit).mean(-1)
                 scores["coverage_95"] = ((target - mean).abs() <= 1.959964 * total).to(out).mean(-1)
             for name, value in scores.items():
                 sums[name] = sums.get(name, 0) + value.sum(1)
         metrics = {name: value / x.shape[1] for name, value in sums.items()}
         return {name: value.sqrt() if name == "rmse" else value for name, value in metrics.items()}
+
+
+def crps(
+    mean: Float[Tensor, "R S b M"], deviation: Float[Tensor, "R S b M"], y: Float[Tensor, "R b M"]
+) -> Float[Tensor, "R b M"]:
+    """Return the continuous ranked probability score, E|Y - y| - E|Y - Y'| / 2, of a mixture of S Gaussians (Grimit
+    et al. 2006, equation 3). Lower is better; the unit is that of y. The second term is a mean over pairs s, s + k. If
+    there are more than `SHIFTS` distances k, it takes that many, evenly spaced.
+    """
+    samples = mean.shape[1]
+    shifts = range(1, samples)
+    if len(shifts) > SHIFTS:
+        shifts = torch.linspace(1, samples // 2, SHIFTS).round().int().tolist()
+    pairs = [_absolute(mean - mean.roll(k, 1), torch.hypot(deviation, deviation.roll(k, 1))).mean(1) for k in shifts]
+    same = 2 / math.sqrt(math.pi) * deviation.mean(1)
+    apart = torch.stack(pairs).mean(0) if pairs else same
+    return _absolute(mean - y.unsqueeze(1), deviation).mean(1) - 0.5 * torch.lerp(apart, same, 1 / samples)
+
+
+def _absolute(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return E|Z| for Gaussian Z."""
+    z = mean / deviation
+    return deviation * math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp() + mean * torch.erf(z / math.sqrt(2))
 
 
 def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:

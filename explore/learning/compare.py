@@ -83,7 +83,7 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k, validation=validation), strict=True))
     x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))
     inputs, targets, unit = Standardiser.fit(x, math.inf), UNSCALED, None  # a constant column becomes 0
-    x, test_x = (inputs.apply(part, rng.dtype) for part in (x, test_x))
+    x, test_x = (inputs.inputs(part, rng.dtype) for part in (x, test_x))
     if dataset.task != "classification":
         targets = Standardiser.fit(y)
         y, test_y = (targets.apply(part, rng.dtype) for part in (y, test_y))

@@ -76,7 +76,7 @@ class Pool:
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
         """Standardise `inputs` from outside the pool, as returned by `like`, for every replica."""
-        scaled = scales.x.apply(inputs[:].unsqueeze(0), self._rng.dtype)
+        scaled = scales.x.inputs(inputs[:].unsqueeze(0), self._rng.dtype)
         return scaled.expand(self.replicas, *inputs.shape)
 
     def tell(self, indices: Any, y: Any) -> None:
@@ -160,7 +160,7 @@ class Pool:
 
     def inputs(self, points: Int[Tensor, "R m"], scales: Scales) -> Float[Tensor, "R m ..."]:
         """Return the standardised inputs of `points`."""
-        return scales.x.apply(self._raw[points], self._rng.dtype)
+        return scales.x.inputs(self._raw[points], self._rng.dtype)
 
     def standardised(self, points: Int[Tensor, "R C"], scales: Scales) -> StandardisedInputs:
         """Return the inputs of `points`, which are standardised when indexed."""

@@ -19,7 +19,8 @@ from explore.core.rng import Rng
 ROWS = 2**14  # rows checked at a time
 
 CENTRAL = 3.29  # standard deviations between the 5 % and the 95 % quantile of a Gaussian
-BOUND = 10.0  # robust scores beyond it grow logarithmically
+BOUND = 10.0  # robust scores beyond it grow logarithmically ...
+INPUT_BOUND = 5.0  # ... as do standard scores of inputs beyond this: experiments/large_tables
 GRID = 10  # least number of values of a designed target
 
 
@@ -93,14 +94,19 @@ class Standardiser(NamedTuple):
             )
         return scores
 
+    def inputs(self, values: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
+        """Convert inputs to standard scores and compress outliers, which can ruin a fit; `UNSCALED` changes nothing."""
+        scores = self.apply(values, dtype)
+        return bounded(scores, INPUT_BOUND) if self.mean.dim() else scores
+
     def undo(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Convert standard scores back to original units."""
         return scores * self.scale + self.mean
 
 
-def bounded(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Compress the part of each score beyond ±`BOUND` logarithmically, which preserves the order of the scores."""
-    inside = scores.clamp(-BOUND, BOUND)
+def bounded(scores: Float[Tensor, "..."], limit: float = BOUND) -> Float[Tensor, "..."]:
+    """Compress the part of each score beyond ±`limit` logarithmically, which preserves the order of the scores."""
+    inside = scores.clamp(-limit, limit)
     beyond = (scores - inside).abs().clamp_max(torch.finfo(scores.dtype).max)
     return inside + scores.sign() * beyond.log1p()
 
@@ -174,7 +180,7 @@ class StandardisedInputs:
         self.shape = torch.Size([*points.shape, *raw.shape[1:]])
 
     def __getitem__(self, key: Any) -> Float[Tensor, "R n ..."]:
-        return self._scale.apply(self._raw[self._points[key]], self._dtype)
+        return self._scale.inputs(self._raw[self._points[key]], self._dtype)
 
 
 def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:

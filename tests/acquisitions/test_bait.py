@@ -8,7 +8,7 @@ import torch
 
 from explore import registry
 from explore.inference import predict
-from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic
 from tests.acquisitions.views import P, R, S, outputs_of, view
 
 ALL = pytest.mark.parametrize(
@@ -27,14 +27,15 @@ def information(v, out, r):
     return np.einsum("pc,cd->pcd", p, np.eye(p.shape[1])) - np.einsum("pc,pd->pcd", p, p)
 
 
-def left_over(covariance, fisher, labelled, pool):
-    """Mean over the pool of tr(I_x Cov f(x)), where the labelled points have labels."""
+def left_over(covariance, fisher, labelled, pool, weight=None):
+    """Mean over the pool of tr(I_x Cov f(x)), or of tr(`weight` Cov f(x)), where the labelled points have labels."""
     n, o = fisher.shape[:2]
     told = np.zeros((n * o, n * o))
     for i in labelled:
         told[i * o : (i + 1) * o, i * o : (i + 1) * o] += fisher[i]
     after = covariance @ np.linalg.inv(np.eye(n * o) + told @ covariance)
     blocks = after.reshape(n, o, n, o)
+    fisher = fisher if weight is None else [weight] * n
     return np.mean([np.trace(fisher[i] @ blocks[i, :, i]) for i in pool])
 
 
@@ -59,6 +60,21 @@ def test_each_point_leaves_least(likelihood, outputs, chunked, monkeypatch):
             chosen.append(left[int(np.argmin(after))])
             assert int(choice.indices[r, step]) == chosen[-1]
             np.testing.assert_allclose(choice.scores[r, step], before - min(after), rtol=1e-8)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(), Heteroscedastic()])
+def test_without_weights_the_variance_of_predictions_counts(likelihood):
+    v = view(likelihood, 2)
+    found = registry.acquisition("bait", alike=0.0, weighted=False)(v, 1)
+    out = outputs_of(v)
+    weight = np.diag([1.0, 0.0 if isinstance(likelihood, Heteroscedastic) else 1.0])
+    for r in range(R):
+        covariance = np.cov(out[r].numpy().reshape(S, -1).T)
+        roots = likelihood.fisher_root(v.noise[r : r + 1], out[r : r + 1].mean(1, keepdim=True))[:, 0, 0]
+        fisher = np.einsum("kpo,kpq->poq", *2 * [roots.expand(2, P, 2).numpy()])
+        left = [left_over(covariance, fisher, on, range(P), weight) for on in ([], *([i] for i in range(P)))]
+        assert int(found.indices[r, 0]) == int(np.argmin(left[1:]))
+        np.testing.assert_allclose(found.scores[r, 0], left[0] - min(left[1:]), rtol=1e-8)
 
 
 @ALL

@@ -34,7 +34,8 @@ TINY = ["--splits", "2", "--samples", "5", "--hidden", "4", "--epochs", "3", "--
 TAGS = {
     "train/bound", "train/elbo", "train/objective", "train/nll", "train/kl",
     "test/rmse", "test/log_likelihood", "test/joint_log_likelihood",
-    "test/coverage_95", "test/calibration_error", "uncertainty/epistemic_mean", "structure/damping_share",
+    "test/coverage_95", "test/crps", "test/calibration_error", "uncertainty/epistemic_mean",
+    "structure/damping_share",
     "structure/effective_rank", "structure/condition", "structure/initial_curvature_share",
 }  # fmt: skip
 
@@ -273,7 +274,7 @@ def test_classes(compare, csv, target, likelihood):
     )  # fmt: skip
     assert config()["likelihood"] == likelihood
     assert "test error rate, mean ± s.e. over 2 splits" in result.stdout.splitlines()
-    tags = TAGS - {"test/rmse", "test/coverage_95"} | {"test/error"}
+    tags = TAGS - {"test/rmse", "test/coverage_95", "test/crps"} | {"test/error"}
     assert {tag for _, tag in scalars(RUN)} == tags
     assert len(scalars(RUN)) == 2 * len(tags)
     found = pd.read_csv(RUN / "results.csv").query("posterior == 'map'")

@@ -189,7 +189,8 @@ class Predictor:
         """Return test metrics at points x [R, P, ...] with targets y, averaged over points: a dict name -> [R].
 
         Regression: `rmse` of the predictive mean over all outputs; `log_likelihood` of the mixture of networks, summed
-        over outputs; `crps` of that mixture, averaged over outputs; `coverage_95`, the share of targets in the central 95 % of a Gaussian with the predictive moments.
+        over outputs; `crps` of that mixture, averaged over outputs; `coverage_95`, the share of targets in the central
+        95 % of a Gaussian with the predictive moments.
         Classification: `error` of the averaged probabilities, and `log_likelihood`.
         Both: `epistemic`, the mean standard deviation over weight samples.
         For standardised real targets [R, P, O], set `scale` to the standard deviation of the original targets. Metrics
@@ -222,9 +223,10 @@ class Predictor:
 def crps(
     mean: Float[Tensor, "R S b M"], deviation: Float[Tensor, "R S b M"], y: Float[Tensor, "R b M"]
 ) -> Float[Tensor, "R b M"]:
-    """Return the continuous ranked probability score, E|Y - y| - E|Y - Y'| / 2, of a mixture of S Gaussians (Grimit
-    et al. 2006, equation 3). Lower is better; the unit is that of y. The second term is a mean over pairs s, s + k. If
-    there are more than `SHIFTS` distances k, it takes that many, evenly spaced.
+    """Return the continuous ranked probability score, E|Y - y| - E|Y - Y'| / 2, of a mixture of S Gaussians.
+
+    Grimit et al. (2006), equation 3. Lower is better; the unit is that of y. The second term is a mean over pairs s and
+    s + k of networks. If there are more than `SHIFTS` distances k, it takes that many, evenly spaced.
     """
     samples = mean.shape[1]
     shifts = range(1, samples)

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from explore.inference.base import LEAST, MOST
 
-SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # 1: lower is better; -1: higher is better
-TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood"}
+SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1, "crps": 1}  # 1: lower is better; -1: higher is better
+TITLES = {
+    "rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood", "crps": "test CRPS",
+}  # fmt: skip
 
 
 def title(metric: str, validation: bool) -> str:
@@ -62,7 +64,8 @@ def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
 
 def unit(metric: str) -> str:
     """Return the unit of a metric in parentheses, to be appended to its title, or ""."""
-    return {"rmse": " (units of the target)", "log_likelihood": " (nats per point)"}.get(metric, "")
+    target = " (units of the target)"
+    return {"rmse": target, "crps": target, "log_likelihood": " (nats per point)"}.get(metric, "")
 
 
 def decimals(values: ArrayLike) -> int:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
+import torch
 from torch import Tensor
 
 from explore import registry
@@ -20,7 +21,7 @@ from explore.core.shapes import State
 from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
-from explore.learning import compare, saved, toys
+from explore.learning import baselines, compare, saved, toys
 from explore.learning.compare import Measured
 from explore.learning.fit import Epoch
 from explore.learning.model import FittedModel
@@ -35,9 +36,9 @@ class Finished(NamedTuple):
     scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
     alive: Tensor  # [R] whether the fit on each split succeeded
     seconds: float  # duration of its fit, or its share of a joint fit of several candidates
-    reliability: compare.Reliability
-    bands: toys.Bands | None
-    boundary: toys.Boundary | None
+    reliability: compare.Reliability | None = None
+    bands: toys.Bands | None = None
+    boundary: toys.Boundary | None = None
 
 
 FACTOR = "test/variance_factor"
@@ -80,6 +81,8 @@ class Experiment:
         names = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
         self.plan = f"{', '.join(names)} on {parts}{counted(settings.splits, 'split')}, on {place}"
         notes = [self.dataset.note, *(problem.rounded(settings.noise(label)) for label in settings.posteriors)]
+        if settings.baselines:
+            notes.append("The log-likelihood of boosting is that of a Gaussian around the predicted mean.")
         self.note = "\n".join(filter(None, dict.fromkeys(notes)))
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)
@@ -162,6 +165,17 @@ class Experiment:
             for name, measured in zip(names, last, strict=True):
                 self.saved = self._to_save(name, measured.state, measured.scalars.get(FACTOR))
                 emit((name, self.finished[name]))
+        for name in self.settings.baselines:
+            if name not in self.finished:
+                self.finished[name] = self._baseline()
+                emit((name, self.finished[name]))
+
+    def _baseline(self) -> Finished:
+        begin, s = machine.seconds(self.rng.device), self.settings
+        found = baselines.boosting(self.splits, s.seed, s.jobs)
+        every = {tag: torch.full((s.splits,), torch.nan) for tag in next(iter(self.finished.values())).scalars}
+        alive = torch.ones(s.splits, dtype=torch.bool)
+        return Finished(every | found, alive, machine.seconds(self.rng.device) - begin)
 
     def progress(self, saved: Mapping[str, Any]) -> str:
         done, epochs = saved["finished"], self._epochs(saved["finished"], saved["saved"])
@@ -170,7 +184,8 @@ class Experiment:
     def _epochs(self, finished: Collection[str], saved: Mapping[str, Any] | None) -> int:
         """Return the number of finished epochs of all posteriors. `saved` is the current fit's checkpoint, if any."""
         current = next((len(group) for group in self.groups if group[0] not in finished), 0)
-        return sum(self.posteriors[name].epochs for name in finished) + current * (saved or {}).get("epoch", 0)
+        of_finished = sum(p.epochs for name, p in self.posteriors.items() if name in finished)
+        return of_finished + current * (saved or {}).get("epoch", 0)
 
     def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
         s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # same weight samples as for the metrics

@@ -59,6 +59,8 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
             return measured.epoch if comparison.ends_group(name) and not last else None
         case name, Finished() as finished:
             finish(run, comparison, name, finished)
+            if name in comparison.settings.baselines:
+                return 0
             assert comparison.saved is not None
             saved.write(run.folder, comparison.saved, more=True)
             return 0 if comparison.ends_group(name) else None
@@ -67,7 +69,8 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
 
 def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
     """Write the results and figures of a finished posterior."""
-    epochs, splits = comparison.posteriors[name].epochs, range(1, comparison.settings.splits + 1)
+    epochs = comparison.posteriors[name].epochs if name in comparison.posteriors else 0
+    splits = range(1, comparison.settings.splits + 1)
     values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not is_own(tag)}
     rows = {"posterior": name, "split": splits, "epochs": epochs} | values
     rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
@@ -132,7 +135,7 @@ def report(comparison: Experiment, folder: Path) -> Report:
         if (figure := plot(picture, comparison.finished)) is not None:
             save(figure, folder / f"{picture}.png")
     finished, s = by_posterior(pd.read_csv(folder / "results.csv")), comparison.settings
-    results = {name: finished[name] for name in comparison.posteriors}
+    results = {name: finished[name] for name in (*comparison.posteriors, *s.baselines)}
     named = {
         f"{title(metric, s.validation > 0)}{unit(metric)}, {spread(s.splits, 'split')}": table
         for metric, table in tables(results, s.validation > 0).items()
@@ -246,8 +249,9 @@ def _boundary(axes: Axes, f: Finished) -> None:
 
 
 def _reliability(axes: Axes, f: Finished) -> None:
-    weight = f.reliability.weight
-    expected, observed = ((v * weight).sum(0) / weight.sum(0) for v in (f.reliability.expected, f.reliability.observed))
+    assert f.reliability is not None
+    levels, frequencies, weight = f.reliability
+    expected, observed = ((v * weight).sum(0) / weight.sum(0) for v in (levels, frequencies))
     reliability(axes, {"all splits": (expected.numpy(), observed.numpy())})
     axes.set(xlabel="confidence, or level of an interval", ylabel="accuracy, or coverage", aspect="equal")
 

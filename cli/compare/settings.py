@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from explore.cli import problem
 from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
 from explore.learning import build
+from explore.learning.baselines import BOOSTING
 from explore.learning.saved import LIKELIHOOD, Candidate
 from explore.runs.recorded import Values
 
@@ -27,6 +28,7 @@ class Settings(problem.Problem):
     jobs: int = 1  # number of processes that share the splits
     figures: bool
     calibrate: float
+    baselines: tuple[str, ...] = ()  # methods without a posterior: "boosting" or none
     validation: float  # share of each training part held out for testing; 0: use the test parts
 
     def noise(self, label: str) -> Values:
@@ -36,7 +38,11 @@ class Settings(problem.Problem):
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options. -p NAME.KEY=VALUE overrides -p KEY=VALUE for one posterior."""
-    classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
+    names = _names(options["posterior"])
+    baselines = tuple(name for name in names if name == BOOSTING)
+    classes = {name: registry.find("posteriors", name) for name in names if name not in baselines}
+    if not classes:
+        raise InputError(f"--posterior has only the baseline {BOOSTING}. Name at least one posterior")
     common, data = problem.resolve(options)
     if options["calibrate"] and common.task == "classification":
         raise InputError("--calibrate applies to regression only: it scales the predictive variance. Leave it out")
@@ -59,7 +65,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     prior = build.noise_of(noise, weak, data.y)
     return Settings(
         **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
-        figures=options["figures"] and not options["grid"],
+        baselines=baselines, figures=options["figures"] and not options["grid"],
         calibrate=options["calibrate"] or 0.0, validation=options["validate"] or 0.0,
         likelihood_settings=registry.complete(noise, prior | registry.parse(noise, fixed["likelihood"])),
     )  # fmt: skip
@@ -101,7 +107,7 @@ def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
         yield dict(zip(axes, map(str.strip, texts), strict=True))
 
 
-def _names(text: str) -> Iterable[str]:
+def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if "" in names:
         raise InputError(f"--posterior is {shown(text)}; it must be names separated by single commas")

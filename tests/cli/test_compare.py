@@ -632,6 +632,18 @@ def test_resume_refuses_other_settings_and_other_commands(compare, explore, acti
     )
 
 
+def test_gradient_boosting_beside_a_posterior(compare, explore, table):
+    result = compare("--posterior", "boosting,map")
+    assert "that of a Gaussian around the predicted mean" in result.stderr
+    rows = pd.read_csv(RUN / "results.csv").set_index("posterior")
+    assert [*rows.index] == ["map"] * 2 + ["boosting"] * 2
+    scores = rows.loc["boosting", ["rmse", "log_likelihood", "crps"]]
+    assert not scores.isna().any(axis=None) and rows.loc["boosting"].bound.isna().all()
+    before = (RUN / "results.csv").read_text()
+    assert "boosting" in explore("compare", "--resume", RUN).stdout and (RUN / "results.csv").read_text() == before
+    assert "Name at least one posterior" in explore("compare", *table, "--posterior", "boosting").stderr
+
+
 def test_a_grid_over_the_noise(compare, explore):
     """Each candidate is fitted, recorded and saved with its own."""
     axes = ["--posterior", "map", "--grid", "likelihood.noise_std=0.1,0.9", "--validate", 0.25]

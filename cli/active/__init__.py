@@ -10,7 +10,10 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 @options.data
 @click.option("--id", "id_column", type=COLUMN, help="Column of FILE that names the points; not a feature.")
 @options.posterior
-@click.option("--acquisition", default="epig", type=NAMES, metavar="NAME", help="From `explore list acquisitions`.")
+@click.option(
+    "--acquisition", type=NAMES, metavar="NAME",
+    help="From `explore list acquisitions`.  [default: variance-reduction; epig for classes]",
+)  # fmt: skip
 @click.option(
     "--targets", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
     help="Table of target inputs, with the columns of --data.  [default: the pool]",

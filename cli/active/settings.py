@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from explore import registry
+from explore.acquisitions.base import default_rule
 from explore.cli import problem
 from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
@@ -85,7 +86,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     common = replace(common, likelihood=likelihood)
     posterior = problem.configured(name, texts[""], options["preset"], "pool of images" if common.net else "table")
     by_rows = posterior.preset == presets.BY_ROWS  # defaults depend on the number of labels in each round
-    rule = registry.configured("acquisitions", options["acquisition"], texts["acquisition"])
+    name = options["acquisition"] or default_rule(common.task == "classification")
+    rule = registry.configured("acquisitions", name, texts["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)
     scatter = registry.parse(noise, texts["likelihood"])
     own_noise = build.noise_of(noise, {} if by_rows else presets.noise_for(posterior.preset), data.y)

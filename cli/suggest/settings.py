@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from explore import registry
+from explore.acquisitions.base import default_rule
 from explore.cli import problem
 from explore.core.errors import InputError, listed, one_of, shown
 from explore.data.texts import number
@@ -46,7 +47,6 @@ PLAIN = {
     "batch": 5, "task": "regression", "id_column": None, "decimal": ".", "sheet": None, "seed": 0, "samples": 100,
     "epochs": None, "goal": "learn", "transform": "none",
 }  # fmt: skip
-RULES = {True: "epig", False: "expected-improvement"}  # default acquisition, by whether the goal is "learn"
 GAINLESS = {"upper-confidence-bound", "random", "power"}  # their best score is not an expected gain
 LIKELIHOODS = ("gaussian", "heteroscedastic")  # each has a version for rows that are measured in part
 NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
@@ -116,7 +116,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
     build.check_used(name, options["hidden"], by_part["likelihood"], "--hidden")
     model = {"posterior": name, "preset": preset, "posterior_settings": settings}
     model |= _noise(options, old, by_part["likelihood"], task, preset)
-    return model | _rule(options, old, by_part["acquisition"], goal)
+    return model | _rule(options, old, by_part["acquisition"], goal, task == "classification")
 
 
 def _noise(
@@ -142,9 +142,12 @@ def _noise(
     return {"likelihood": name, "likelihood_settings": noise}
 
 
-def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str) -> dict[str, Any]:
+def _rule(
+    options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str, classes: bool
+) -> dict[str, Any]:
     """Return the acquisition of the options. The default is as in `old` or, if `goal` changed, the rule for `goal`."""
-    before = old.acquisition if old and old.goal == goal else RULES[goal == "learn"]
+    default = default_rule(classes) if goal == "learn" else "expected-improvement"
+    before = old.acquisition if old and old.goal == goal else default
     rule = registry.configured("acquisitions", options["acquisition"] or before, texts)
     settings: Values = registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}
     if old and old.acquisition == rule.name:

@@ -4,9 +4,6 @@ Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3. For a po
 
     min_B tr((P + sum_B I_x)^-1 sum_U I_x),   I_x the Fisher information of a label at x.
 
-Without weights (`weighted=False`), I_x of the pool is the variance of predictions: active learning Cohn, or integrated
-variance reduction (Cohn, Ghahramani, Jordan: Active Learning with Statistical Models, 1996, Section 4).
-
 The paper uses the last-layer weights. Here, the parameters are the coordinates z of S sampled nets: f = mean + F^T z
 with z ~ N(0, I_S), so that P = I. Then I_x = V V^T with V = F G, where G G^T is the Fisher information of a label about
 the output, at the mean. Points are chosen by forward greedy selection. The paper selects 2k points, then removes k.
@@ -21,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View
-from explore.acquisitions.conditioning import Numbers, centred, greedy_given, root_of, signals
+from explore.acquisitions.conditioning import Numbers, greedy_given, root_of, signals
 from explore.core.errors import Checked
 from explore.execution import parallel
 
@@ -31,7 +28,6 @@ from explore.execution import parallel
 class BAIT(Checked):
     """A rule for the k points that reduce the mean weighted predictive variance most; scores are these reductions."""
 
-    weighted: bool = True  # False: all target inputs count equally, however large their noise
     alike: float = 0.01  # near-duplicates: their predictions' difference has less than this share of the variance
 
     ranges: ClassVar[dict[str, str]] = {"alike": "[0, 1]"}
@@ -45,12 +41,15 @@ class BAIT(Checked):
 
         return greedy_given(view, k, None, scores, labels.condition, self.alike)
 
+    def spread(self, view: View, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
+        """Return V at target inputs, from their outputs."""
+        return signals(view.likelihood, view.noise, out)
+
     def _pool(self, view: View) -> Float[Tensor, "R S S"]:
-        """Return the mean of V V^T, or of F F^T for predictions, over the target inputs (by default the candidates)."""
+        """Return the mean of V V^T over the target inputs, which are the candidates by default."""
         (x, present), total = view.aims, view.uniform.new_zeros(())
         for part, out in view.predictor.outputs(x, only=parallel.share(x.shape[1])):
-            v = signals(view.likelihood, view.noise, out) if self.weighted else centred(view.likelihood.mean(out))
-            v = (v * present[:, None, part, None]).flatten(2)
+            v = (self.spread(view, out) * present[:, None, part, None]).flatten(2)
             total = total + v @ v.mT
         return parallel.mean(total) * parallel.world().processes / present.sum(1).view(-1, 1, 1)
 

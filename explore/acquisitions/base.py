@@ -153,6 +153,11 @@ class Needs:
         return rule
 
 
+def default_rule(discrete: bool) -> str:
+    """Return the name of the default rule, for classes or numbers. For numbers: experiments/few_labels."""
+    return "epig" if discrete else "variance-reduction"
+
+
 def needs_of(rule: Acquisition) -> Needs:
     """Return the `Needs` that a rule declares; without a declaration, the rule needs nothing."""
     return getattr(rule, "needs", Needs())

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from explore import registry
 from explore.acquisitions import base
-from explore.acquisitions.base import Acquisition, Choice, View, name_of, needs_of
+from explore.acquisitions.base import Acquisition, Choice, View, default_rule, name_of, needs_of
 from explore.core import tree
 from explore.core.errors import FailedFitWarning, InputError, check_count, counted
 from explore.core.rng import Rng
@@ -49,7 +49,8 @@ class ActiveLearner:
         posterior: the posterior, fitted after every `tell`: from scratch or, with `mclmc`, from the chains of the last
             fit.
         x: [P, ...] inputs of all points, labelled or not.
-        acquisitions: one rule (or its name) per arm. The arms share everything else, including random numbers.
+        acquisitions: one rule (or its name) per arm; None: the default for numbers or classes. The arms share
+            everything else, including random numbers.
         trials: independent repetitions; R = trials * len(acquisitions).
         allowed: [trials, P] mask of the points that may ever be chosen (not test points); default: all.
         seed: root of all random streams; the seed and the labels determine all results.
@@ -69,7 +70,7 @@ class ActiveLearner:
         self,
         posterior: Predictive,
         x: Any,
-        acquisitions: Sequence[Acquisition | str] = ("epig",),
+        acquisitions: Sequence[Acquisition | str] | None = None,
         *,
         trials: int = 1,
         allowed: np.ndarray | Tensor | None = None,
@@ -88,7 +89,9 @@ class ActiveLearner:
             check_count(name, value)
         self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
         self.jobs, self._posterior_for = min(jobs, trials), posterior_for or (lambda _: posterior)
-        self.acquisitions = tuple(_rules(acquisitions))
+        self.acquisitions = tuple(
+            _rules([default_rule(posterior.likelihood.discrete)] if acquisitions is None else acquisitions)
+        )
         for rule in self.acquisitions:
             base.check(rule, posterior, samples)
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))

@@ -63,9 +63,9 @@ def test_each_point_leaves_least(likelihood, outputs, chunked, monkeypatch):
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(), Heteroscedastic()])
-def test_without_weights_the_variance_of_predictions_counts(likelihood):
+def test_variance_reduction_counts_the_variance_of_predictions(likelihood):
     v = view(likelihood, 2)
-    found = registry.acquisition("bait", alike=0.0, weighted=False)(v, 1)
+    found = registry.acquisition("variance-reduction", alike=0.0)(v, 1)
     out = outputs_of(v)
     weight = np.diag([1.0, 0.0 if isinstance(likelihood, Heteroscedastic) else 1.0])
     for r in range(R):

@@ -23,9 +23,9 @@ def title(metric: str, validation: bool) -> str:
     return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
 
 
-def metrics(tables: Collection[pd.DataFrame]) -> list[str]:
-    """Return the names of the metrics that all tables have, the main metric first."""
-    return [name for name in TITLES if all(name in table for table in tables)]
+def metrics(tables: Collection[pd.DataFrame], but: str = "crps") -> list[str]:
+    """Return the names of the metrics that all tables have except `but`, the main metric first."""
+    return [name for name in TITLES if name != but and all(name in table for table in tables)]
 
 
 def spread(count: int, replicas: str) -> str:

@@ -62,7 +62,9 @@ def test_inputs_that_matter_are_seen_in_the_units_of_the_model():
         np.testing.assert_allclose(seen[0].targets[t], (X[:3] + 1 - known.mean(0)) / known.std(0))
     with pytest.raises(InputError, match=r"inputs must have shape \[n, 2\] like the pool; got \[3, 1\]"):
         learner("epig", targets=X[:3, :1])
-    with pytest.raises(InputError, match="targets has no effect with random, max-variance. .* such as epig"):
+    with pytest.raises(
+        InputError, match="targets has no effect with random, max-variance. .* such as variance-reduction"
+    ):
         learner("random", "max-variance", targets=X[:3])
 
 

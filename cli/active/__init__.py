@@ -49,7 +49,7 @@ def command(ctx: click.Context, **values: object) -> None:
     explore active --dataset boston
     explore active --data houses.csv --target price --id house --drop-columns street
     explore active --dataset mnist --net lenet5 --acquisition batch-bald --acquire 10 --trials 2
-    explore active --resume runs/active-boston-gp-epig
-    explore active --resume runs/active-boston-gp-epig --rounds 20   # extend a (finished) run to 20 rounds
+    explore active --resume runs/active-boston-gp-variance-reduction
+    explore active --resume runs/active-boston-gp-variance-reduction --rounds 20   # extend a run
     """  # noqa: D301
     options.run(ctx, values, ("rounds",))

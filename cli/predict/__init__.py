@@ -30,7 +30,7 @@ def command(ctx: click.Context, **values: object) -> None:
     image, a folder of images, or an .npz file with the array x.
 
     \b
-    explore predict runs/active-houses-gp-epig new.csv --out predictions.csv
+    explore predict runs/active-houses-gp-variance-reduction new.csv --out predictions.csv
     explore predict runs/compare-boston new.csv --posterior bbb --quantiles 0.05,0.5,0.95
     explore predict runs/classify-photos-resnet18-vogn new-photos --out classes.csv
     """  # noqa: D301

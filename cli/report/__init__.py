@@ -20,7 +20,7 @@ def command(ctx: click.Context, **values: object) -> None:
     residuals on held-out data, misclassified images, and settings.
 
     \b
-    explore report runs/active-boston-gp-epig
+    explore report runs/active-boston-gp-variance-reduction
     explore report runs/compare-boston runs/compare-boston-2 --out boston.html
     """  # noqa: D301
     options.check_empty(ctx)

@@ -43,7 +43,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @options.posterior
 @click.option(
     "--acquisition", type=NAMES, metavar="NAME",
-    help="From `explore list acquisitions`.  [default: epig; expected-improvement with --goal maximise or minimise]",
+    help="From `explore list acquisitions`.  [default: variance-reduction; epig for classes; expected-improvement with "
+    "--goal maximise or minimise]",
 )  # fmt: skip
 @options.model
 @options.likelihood

@@ -31,10 +31,10 @@ SAMPLE = 1_000  # size of the random sample that represents all candidates
 ROUGH = 20  # with fewer measured rows, intervals are called rough
 UNITS = {
     "epig": "nats", "information-gain": "nats", "batch-bald": "nats", "entropy": "nats",
-    "max-variance": "standardised", "bait": "standardised", "variance-reduction": "standardised",
-    "core-set": "distance, standardised", "margin": "1 less the margin",
+    "max-variance": "standardised", "bait": "standardised", "core-set": "distance, standardised",
+    "margin": "1 less the margin",
 }  # fmt: skip
-GAINS = {"epig", "information-gain", "batch-bald"}  # acquisitions whose score is an information gain
+GAINS = {"epig", "information-gain", "batch-bald", "variance-reduction"}  # rules whose score is what a label gains
 FEWEST = 5  # minimum of measured rows for a model; with fewer, suggestions are spread over the table
 UPDATES = 5_000  # maximum per fit, unless --epochs is passed
 Progress = Callable[[int, int], None]

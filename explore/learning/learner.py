@@ -99,7 +99,7 @@ class ActiveLearner:
         self._pool = Pool(posterior, x, allowed, trials, arms, standardise, self.rng)
         if targets is not None and not any(needs_of(rule).aims for rule in self.acquisitions):
             raise InputError(
-                f"targets has no effect with {', '.join(arms)}. Leave it out, or add an acquisition such as epig"
+                f"targets has no effect with {', '.join(arms)}. Leave it out, or add a rule such as variance-reduction"
             )
         self._targets = None if targets is None else self._pool.like(targets)
         self.x, self.replicas = self._pool.x, self._pool.replicas
@@ -258,7 +258,7 @@ class ActiveLearner:
             raise InputError(f"cost must have one positive number for each of the {len(self.x)} points")
         for rule in self.acquisitions:
             if not needs_of(rule).costs:
-                raise InputError(f"{name_of(rule)} ignores costs. Use epig or information-gain")
+                raise InputError(f"{name_of(rule)} ignores costs. Use variance-reduction or epig")
         return prices
 
     def _sample(self, stream: str) -> Predictor:

@@ -76,5 +76,5 @@ def test_a_learner_goes_by_costs():
 def test_what_is_no_cost(cost):
     with pytest.raises(InputError, match="cost must have one positive number for each of the 8 points"):
         learner(cost)
-    with pytest.raises(InputError, match="random ignores costs. Use epig or information-gain"):
+    with pytest.raises(InputError, match="random ignores costs. Use variance-reduction or epig"):
         learner(np.ones(8), "random")

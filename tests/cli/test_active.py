@@ -25,7 +25,7 @@ from explore.runs.recorded import read
 from tests.oracles import mean_and_se
 from tests.pictures import shares
 
-RUN = Path("runs/active-boston-noisy-kfac-epig")
+RUN = Path("runs/active-boston-noisy-kfac-variance-reduction")
 
 
 def config(folder=RUN):
@@ -38,18 +38,18 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(active):
     assert result.stdout.count("\n") == 1
     metrics = ["rmse", "log_likelihood", "paired_difference", "paired_auc_difference"]
     assert list(found) == ["posterior", "acquisition", "trials", *metrics, "seconds", "run", "notes", "warnings"]
-    assert (found["posterior"], found["acquisition"], found["trials"]) == ("noisy-kfac", "epig", 2)
+    assert (found["posterior"], found["acquisition"], found["trials"]) == ("noisy-kfac", "variance-reduction", 2)
     assert found["run"] == str(RUN)
     assert found["seconds"] > 0
     table = pd.read_csv(RUN / "results.csv")
     last = table[table.labels == 22].pivot(index="trial", columns="arm")
     for metric in ("rmse", "log_likelihood"):
-        for name, arm in (("active", "epig"), ("random", "random")):
+        for name, arm in (("active", "variance-reduction"), ("random", "random")):
             assert found[metric][name] == pytest.approx(mean_and_se(last[metric][arm]))
-    difference = last["rmse"]["epig"] - last["rmse"]["random"]
+    difference = last["rmse"]["variance-reduction"] - last["rmse"]["random"]
     assert found["paired_difference"] == pytest.approx(mean_and_se(difference))
     curves = table.pivot(index="trial", columns=["arm", "labels"])["rmse"]
-    difference = (curves["epig"] - curves["random"]).mean(axis=1)  # over rounds
+    difference = (curves["variance-reduction"] - curves["random"]).mean(axis=1)  # over rounds
     assert found["paired_auc_difference"] == pytest.approx(mean_and_se(difference))
 
 
@@ -100,7 +100,7 @@ def test_report_and_run_folder(active):
     assert recorded["settings"]["standardise"] == "labelled"
     assert recorded["settings"]["posterior_settings"] == {"epochs": 2}  # the others go by the number of labels
     assert recorded["settings"]["likelihood_settings"] == {}
-    fitted: Any = load_run(RUN, arm="epig", trial=1).fitted.posterior
+    fitted: Any = load_run(RUN, arm="variance-reduction", trial=1).fitted.posterior
     chosen = presets.recommended_settings(NoisyKFAC, 22, units=10)
     assert fitted.prior_variance == chosen.settings["prior_variance"] and fitted.likelihood == Gaussian(**chosen.noise)
     (session,) = recorded["sessions"]
@@ -115,7 +115,7 @@ def test_the_whole_pool_is_labelled_and_no_test_point(active, csv):
     active(*arguments, "--rounds", 4, "--acquire", 10, "--name", "x")
     selected = pd.read_csv("runs/active-x/selected.csv")
     split = pool_splits(60, 2, 10, 20, seed=0)
-    assert set(selected.arm) == {"epig", "random"}
+    assert set(selected.arm) == {"variance-reduction", "random"}
     for _, rows in selected.groupby(["arm", "trial"]):
         assert sorted(rows["index"]) == sorted(split.pool[rows.trial.iloc[0] - 1])
         assert rows.groupby("round").order.apply(list).tolist() == [list(range(1, 11))] * 3
@@ -199,7 +199,7 @@ def test_the_first_round_by_hand(active):
     chosen = presets.recommended_settings(NoisyKFAC, 20, units=10)
     noise, own = Gaussian(**chosen.noise), chosen.settings | {"epochs": 2}
     posterior = explore.posterior("noisy-kfac", net, noise, "plain", **own)
-    learner = explore.ActiveLearner(posterior, boston.x, ["epig", "random"], trials=2, samples=5)
+    learner = explore.ActiveLearner(posterior, boston.x, ["variance-reduction", "random"], trials=2, samples=5)
     labelled, test = (np.tile(part, (2, 1)) for part in (split.labelled, split.test))
     learner.tell(labelled, boston.y[labelled])
     found = pd.read_csv(RUN / "results.csv")
@@ -210,7 +210,7 @@ def test_tensorboard_arms_share_their_tags(active):
     active("-p", "kl_weight=0.9", "-p", "likelihood.prior_rate=0.5")
     rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
     read = {}
-    for series in ("noisy-kfac-epig", "noisy-kfac-random"):
+    for series in ("noisy-kfac-variance-reduction", "noisy-kfac-random"):
         events = EventAccumulator(str(RUN / "tensorboard" / series)).Reload()
         read[series] = set(events.Tags()["scalars"])
         for row in (row for row in rows if row["series"] == series):
@@ -222,7 +222,7 @@ def test_tensorboard_arms_share_their_tags(active):
         assert b"posterior.kl_weight" in content
         assert b"likelihood.prior_rate" in content
         assert b"test/rmse" in events.summary_metadata["_hparams_/experiment"].plugin_data.content
-    assert read["noisy-kfac-epig"] == read["noisy-kfac-random"]
+    assert read["noisy-kfac-variance-reduction"] == read["noisy-kfac-random"]
     assert read["noisy-kfac-random"] >= {
         "test/rmse", "test/rmse_se", "test/log_likelihood", "test/coverage_95", "acq/score_max", "acq/score_mean",
         "train/nll", "uncertainty/epistemic_mean", "labels",
@@ -302,8 +302,8 @@ def test_points_that_are_labelled_together(active, csv, monkeypatch):
     """The default rule sees what they tell together; of another the user is told."""
     warning = "Warning: max-variance scores points independently"
     result = active("--acquire", 2, *QUIET)
-    assert "test RMSE" in result.stdout and "epig" in result.stdout and result.stderr == ""
-    assert config()["settings"]["acquisition"] == "epig"
+    assert "test RMSE" in result.stdout and "variance-reduction" in result.stdout and result.stderr == ""
+    assert config()["settings"]["acquisition"] == "variance-reduction"
     result = active("--acquire", 2, "--acquisition", "max-variance", *QUIET)
     assert warning in result.stderr and "Use epig" in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -367,7 +367,7 @@ def test_seed_and_settings_change_the_numbers(as_json):
 
 def test_csv_with_two_targets(as_json, csv):
     found = as_json("--data", csv, "--target", "y", "--target", "z", "--drop-columns", "id,kind,sign", "--initial", 10)
-    assert found["run"] == "runs/active-table-noisy-kfac-epig"
+    assert found["run"] == "runs/active-table-noisy-kfac-variance-reduction"
     assert math.isfinite(found["rmse"]["active"]["mean"])
 
 
@@ -416,7 +416,7 @@ def test_a_posterior_by_its_class(as_json):
     name = "explore.posteriors.ensemble:Ensemble"
     found = as_json("--posterior", name, "-p", "members=2", "--rounds", 2)
     assert found["posterior"] == name
-    assert found["run"] == "runs/active-boston-explore.posteriors.ensemble-Ensemble-epig"
+    assert found["run"] == "runs/active-boston-explore.posteriors.ensemble-Ensemble-variance-reduction"
     assert found["rmse"] == as_json("--posterior", "ensemble", "-p", "members=2", "--rounds", 2)["rmse"]
 
 
@@ -436,9 +436,9 @@ def test_a_name_that_another_process_takes_first(active, monkeypatch):
 def test_failed_fits_are_reported(active, toy):
     result = active("--posterior", "toy-prior", "-p", "fails=true", "--rounds", 2)
     warnings = [line for line in result.stderr.splitlines() if line.startswith("Warning: Trial")]
-    assert [line.partition(":")[2].split(": ")[0] for line in warnings] == [" Trial 2, arm epig"] * 2
-    table = pd.read_csv("runs/active-boston-toy-prior-epig/results.csv")
-    assert table[~table.alive][["trial", "arm"]].drop_duplicates().to_numpy().tolist() == [[2, "epig"]]
+    assert [line.partition(":")[2].split(": ")[0] for line in warnings] == [" Trial 2, arm variance-reduction"] * 2
+    table = pd.read_csv("runs/active-boston-toy-prior-variance-reduction/results.csv")
+    assert table[~table.alive][["trial", "arm"]].drop_duplicates().to_numpy().tolist() == [[2, "variance-reduction"]]
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_failed_fits_are_reported(active, toy):
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
         (["--acquisition", "variance"], "unknown acquisition 'variance'; allowed: "),
         (["--posterior", "map", "--acquisition", "information-gain"], "information-gain needs weight uncertainty"),
-        (["--posterior", "map"], "epig needs weight uncertainty, but MAP"),
+        (["--posterior", "map"], "variance-reduction needs weight uncertainty, but MAP"),
         (["--posterior", "ensemble", "-p", "members=1"], "but Ensemble with samples=100 has none; use a posterior"),
         (["--preset", "tiny"], "unknown preset 'tiny'; allowed: "),
         (["-p", "rate=3"], "unknown setting 'rate'; allowed: "),
@@ -579,7 +579,10 @@ def test_inputs_that_matter(active, explore, csv):
     data = ("--data", csv, "--target", "y", "--drop-columns", "id,kind,sign", "--initial", 10, "--rounds", 3)
     active(*data, "--name", "pool")
     said = active(*data, "--targets", "aims.csv", "--name", "aims")
-    chosen = [pd.read_csv(f"runs/active-{name}/selected.csv").query("arm == 'epig'") for name in ("pool", "aims")]
+    chosen = [
+        pd.read_csv(f"runs/active-{name}/selected.csv").query("arm == 'variance-reduction'")
+        for name in ("pool", "aims")
+    ]
     assert not np.allclose(chosen[0].score, chosen[1].score)
     assert "Column 'b': imputed 1 empty cell with the median, " in said.stderr
     assert explore("active", "--resume", "runs/active-aims").exit_code == 0

@@ -182,7 +182,7 @@ def test_learning_curves_and_differences_are_those_of_results_csv(alone, runs):
     table = pd.read_csv(runs / "active-one" / "results.csv").pivot(
         index=["labels", "trial"], columns="arm", values="rmse"
     )
-    paired, curve = (table.epig - table.random).unstack(), table.random.unstack()
+    paired, curve = (table["variance-reduction"] - table.random).unstack(), table.random.unstack()
     for title, values in {"Difference from random labelling": paired, "Learning curves": curve}.items():
         for cell in (values.mean(axis=0), values.loc[22]):
             mean, se = mean_and_se(cell).values()

@@ -199,10 +199,10 @@ def test_what_is_printed(pool):
     said = run("suggest", pool)
     assert "Measure next" in said.stdout and "5 measured, 30 candidates left." in said.stdout
     assert "New measurements from batch 2" in said.stderr and "--labels" in said.stdout
-    assert "epig (nats)" in said.stdout and "rows measured or pending: 10" in said.stdout
+    assert "variance-reduction" in said.stdout and "rows measured or pending: 10" in said.stdout
     quiet = run("suggest", pool, "--quiet")
     assert not quiet.stderr and "Pending from earlier batches" in quiet.stdout
-    assert "epig (nats)" not in quiet.stdout  # older rows may be of another rule
+    assert "variance-reduction" not in quiet.stdout  # older rows may be of another rule
 
 
 def test_a_second_process_is_refused(pool):
@@ -304,7 +304,7 @@ def test_a_target_with_few_measurements_waits_for_a_model(pool):
     frame.loc[4, "purity"] = 3.0
     frame.loc[9, "yield"] = np.nan
     frame.to_csv(pool, index=False)
-    assert suggest(pool, "--batch", 6)["score"] == "epig (nats)"
+    assert suggest(pool, "--batch", 6)["score"] == "variance-reduction"
 
 
 def test_classes(pool):
@@ -566,7 +566,7 @@ def test_the_best_row_is_looked_for(pool, goal):
         pool, "--stop-when", "gain<0.1"
     )
     assert suggest(pool, "--goal", "learn", "--status")["notes"][0] == (
-        "Setting acquisition is now epig; it was upper-confidence-bound."
+        "Setting acquisition is now variance-reduction; it was upper-confidence-bound."
     )
 
 
@@ -697,7 +697,7 @@ def test_dear_rows_are_left_for_later(pool):
     frame["price"] = 1.0
     frame.to_csv(pool, index=False)
     said = begin(pool, "--cost", "price", "--dry-run")
-    assert said["score"] == "epig (nats)"
+    assert said["score"] == "variance-reduction"
     frame.loc[frame.name.isin(ids(said)), "price"] = 1e6
     frame.to_csv(pool, index=False)
     assert not {*ids(begin(pool, "--cost", "price"))} & {*ids(said)}

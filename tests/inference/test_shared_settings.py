@@ -118,6 +118,9 @@ def test_steps_are_bounded_by_how_far_they_move_the_posterior(name):
     limit = 0.1 * float(moved().min())
     close(moved(trust_region=limit), each(limit))
     assert torch.equal(moved(trust_region=10 * float(moved().max())), moved())
+    if hasattr(own, "noisy_trust"):
+        close(moved(trust_region=limit, noisy_trust=0.2, warm_start=0.0), each(0.2 * limit))
+        close(moved(trust_region=limit, noisy_trust=0.2, warm_start=0.5), each(limit))
     if hasattr(own, "kl_clip"):
         close(moved(trust_region=limit, kl_clip=0.1 * limit / N), each(0.1 * limit))
 

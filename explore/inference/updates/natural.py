@@ -55,6 +55,7 @@ class NaturalPosterior(GaussianPosterior):
     ranges: ClassVar[dict[str, str]] = {
         "lr_decay": "[0, 1]", "lr_decay_at": "[0, 1]", "momentum": "[0, 1)", "warm_start": "[0, 1]",
         "beta": "(0, 1]", "beta2": "(0, 1]", "decay": "[0, inf)", "extrinsic_damping": "[0, inf)",
+        "noisy_trust": "(0, 1]",
     }  # fmt: skip
 
     @property
@@ -116,6 +117,7 @@ class NaturalGradient(NaturalPosterior):
     factor_interval: int = 1  # T_inv: steps between factorisations
     kl_clip: float | None = None  # limit on the change in predictions per step, before alpha decays, see `clipped`
     trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `step_limit`
+    noisy_trust: float = 1.0  # factor on `trust_region` once gradients are at weight samples
     fisher: Fisher = "true"
 
     by_replica = frozenset({"lr", "beta", "lr_decay", "prior_variance", "kl_weight", "trust_region"})
@@ -155,7 +157,10 @@ class NaturalGradient(NaturalPosterior):
         correction = 1 - self.momentum ** common.taken.double()
         average, corrected = steps.momentum(state.momentum, regularised, self.momentum, correction)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
-        limit = steps.step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(state.common.n_data))
+        trust = self.trust_region
+        if trust is not None and self.is_noisy(progress):
+            trust = self.noisy_trust * trust
+        limit = steps.step_limit(self.kl_clip, trust, self.kl_weight / float(state.common.n_data))
         direction = steps.clipped(direction, corrected, self.lr, limit)
         mean = tuple(moved(m, d, lr) for m, d in zip(state.mean, direction, strict=True))
 

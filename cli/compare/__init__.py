@@ -17,7 +17,10 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
     "all posteriors that have it, POSTERIOR.KEY=VALUE for one, or likelihood.KEY=VALUE", "by the number of rows"
 )
 @options.likelihood
-@click.option("--hidden", default="50", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
+@click.option(
+    "--hidden", metavar="WIDTHS",
+    help="Units of the hidden layers, e.g. 50,50.  [default: 50; 100,100 from 1,000 training examples on]",
+)  # fmt: skip
 @click.option("--epochs", type=POSITIVE, help="Passes over the training examples.  [default: each preset's]")
 @click.option(
     "--calibrate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from explore import registry
@@ -43,10 +43,15 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     classes = {name: registry.find("posteriors", name) for name in names if name not in baselines}
     if not classes:
         raise InputError(f"--posterior has only the baseline {BOOSTING}. Name at least one posterior")
-    common, data = problem.resolve(options)
+    common, data = problem.resolve({**options, "hidden": options["hidden"] or "50"})
+    rows = round(0.9 * len(data.x))  # training rows
+    if not options["hidden"]:
+        common = replace(common, hidden=presets.recommended_widths(rows))
+    if common.likelihood == "gaussian" and not (options["likelihood"] or options["preset"]):
+        common = replace(common, likelihood="heteroscedastic")
     if options["calibrate"] and common.task == "classification":
         raise InputError("--calibrate applies to regression only: it scales the predictive variance. Leave it out")
-    noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # training rows
+    noise = registry.find("likelihoods", common.likelihood)
     fixed = problem.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = problem.split(options["grid"], ["", "likelihood", *classes], "--grid")
     _check_once(fixed["likelihood"], grid["likelihood"], lambda key: LIKELIHOOD + key)

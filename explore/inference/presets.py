@@ -18,10 +18,16 @@ with 120 rows, a noise as small as 1/30 of the targets' standard deviation can s
 FEW_ROWS = {"regression": 64, "classification": 100}  # fewer rows take the preset `small`, without `BY_ROWS`
 
 FEW_LABELS = 512  # most rows for which `recommended` is a Gaussian process: experiments/few_labels
+MANY_ROWS = 1000  # fewest rows for two hidden layers: experiments/large_tables
 NUMBERS = ("gaussian", "heteroscedastic")  # likelihoods of a process
 
 PREFERRED = {"images": "image", "pool of images": "small", "vime": "vime"}  # presets, if the posterior has them
 Consumer = Literal["table", "images", "pool of images", "vime"]
+
+
+def recommended_widths(rows: int) -> tuple[int, ...]:
+    """Return the recommended hidden layers of a network for a table with this number of labelled rows."""
+    return (100, 100) if rows >= MANY_ROWS else (50,)
 
 
 class Recommended(NamedTuple):

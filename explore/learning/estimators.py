@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from explore import registry
 from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
-from explore.inference.presets import Recommended, chosen, noise_for, recommended_settings
+from explore.inference.presets import Recommended, chosen, noise_for, recommended_settings, recommended_widths
 from explore.learning import build
 from explore.learning.model import FittedModel
 from explore.learning.scaling import KINDS, Transform
@@ -73,7 +73,7 @@ class _Bayesian(BaseEstimator):
             preset, settings = "plain", self._recommended(x, likelihood.discrete).settings | settings
         name = self._names(len(x), likelihood.discrete)[0]
         build.check_used(name, self.hidden is not None, self.noise or ())
-        net = Net(mlp(x.shape[1], self._widths(), outputs))
+        net = Net(mlp(x.shape[1], self._widths(len(x)), outputs))
         posterior = registry.posterior(name, net, likelihood, preset, **settings)
         self.model_ = FittedModel.fit(
             posterior, x, y, self.samples, _seed(self.random_state), dtype=DTYPES[self.dtype],
@@ -84,7 +84,7 @@ class _Bayesian(BaseEstimator):
         """Return the recommended settings for examples `x`. These settings apply if there is no preset."""
         task = "classification" if classes else "regression"
         name, kind = self._names(len(x), classes)
-        posterior, units = registry.find("posteriors", name), max(self._widths(), default=1)
+        posterior, units = registry.find("posteriors", name), max(self._widths(len(x)), default=1)
         return recommended_settings(posterior, len(x), x.shape[1], task, units=units, likelihood=kind)
 
     def _names(self, rows: int, classes: bool) -> tuple[str, str]:
@@ -92,8 +92,8 @@ class _Bayesian(BaseEstimator):
         of_net = any(value is not None for value in (self.hidden, self.preset, self.settings, self.epochs))
         return chosen(self.posterior, self.likelihood, "categorical" if classes else "gaussian", rows, of_net)
 
-    def _widths(self) -> list[int]:
-        hidden = (50,) if self.hidden is None else self.hidden
+    def _widths(self, rows: int) -> list[int]:
+        hidden = recommended_widths(rows) if self.hidden is None else self.hidden
         widths = list(hidden) if isinstance(hidden, Sequence | np.ndarray) else [hidden]
         if not all(isinstance(n, int | np.integer) and n > 0 for n in widths):
             raise InputError(f"hidden is {shown(self.hidden)}; it must be positive whole numbers such as (50, 50)")
@@ -121,7 +121,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         preset: name of a preset of the posterior; None: the settings that
             `explore.inference.presets.recommended_settings` gives for the number of examples.
         settings: settings of the posterior, which override those of the preset.
-        hidden: units of each hidden layer; None: (50,).
+        hidden: units of each hidden layer; None: `presets.recommended_widths` of the number of rows.
         epochs: passes over the data; None: as in the preset or the recommended settings.
         samples: number of networks to sample for predictions.
         standardise: whether to standardise the features by the training data; targets are always standardised.

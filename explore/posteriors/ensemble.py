@@ -1,8 +1,8 @@
 """Deep ensemble: independently trained MAP networks, whose disagreement measures uncertainty.
 
 Lakshminarayanan, Pritzel, Blundell: Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles (2017),
-without adversarial training or a variance head: members share the noise of the likelihood. For N examples and
-prior variance eta, each member minimises
+without adversarial training. With the likelihood `heteroscedastic`, members have a variance head; with others, they
+share the noise. For N examples and prior variance eta, each member minimises
 
     -E[log p(y | x, W)] + |W|^2 / (2 N eta)                       with Adam, from different random weights
 
@@ -51,3 +51,9 @@ PRESETS: dict[str, dict[str, object]] = {
 
 # Few rows get more and larger steps: experiments/few_rows. With small steps from 250 rows on, 512 do worse than 256.
 BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10}, 1000: PRESETS["default"]}}
+
+# Members with a variance head overfit: fewer epochs and weight decay. experiments/few_labels, experiments/large_tables
+INPUT_NOISE: dict[int, dict[str, object]] = {
+    512: {"epochs": 60, "lr": 0.01, "batch_size": 16, "prior_variance": 0.3},
+    16000: {"epochs": 60, "lr": 0.003, "batch_size": 64, "prior_variance": 0.01},
+}

@@ -199,7 +199,7 @@ def test_variances_at_a_bound_are_said():
 
 
 def test_a_result_by_hand(compare, csv):
-    compare("--posterior", "map,ensemble")
+    compare("--posterior", "map,ensemble", "--likelihood", "gaussian")
     data = load_csv(csv, "y", ["id", "kind", "sign"])
     found = pd.read_csv(RUN / "results.csv").query("posterior == 'ensemble'")
     x, y, test_x, test_y, scale = [], [], [], [], []
@@ -351,7 +351,7 @@ def test_preset_of_tables_with_few_rows(explore, rows, preset):
     x = np.random.default_rng(0).normal(size=(rows, 2))
     pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x.sum(1)}).to_csv("few.csv", index=False)
     options = [*TINY, "--data", "few.csv", "--target", "y", "--posterior", "noisy-kfac,map", "--epochs", "1"]
-    result = explore("compare", *options, "--name", "few", "--quiet")
+    result = explore("compare", *options, "--likelihood", "gaussian", "--name", "few", "--quiet")
     assert result.exit_code == 0, result.output
     found = config(Path("runs/compare-few"))["posteriors"]
     assert {name: own["preset"] for name, own in found.items()} == {"noisy-kfac": preset, "map": "by-rows"}
@@ -478,7 +478,7 @@ def test_candidates_of_one_fit_go_on_where_they_were(resumed):
 
 
 def test_a_fit_that_diverged_is_told(compare):
-    result = compare("--posterior", "map,ensemble", "-p", "map.lr=30", "--epochs", "100")
+    result = compare("--posterior", "map,ensemble", "--likelihood", "gaussian", "-p", "map.lr=30", "--epochs", "100")
     assert "map predicts worse than the mean of the training targets on 2 of 2 splits (1, 2)" in result.stderr
     assert "ensemble predicts worse" not in result.stderr
 
@@ -507,7 +507,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         ),
         (["-p", "bbb.members=0"], "members is 0; it must be in [1, 1e4]"),
         (["-p", "ensemble.members=many"], "members='many' is not valid; allowed: a whole number"),
-        (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: noise_std,"),
+        (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: beta,"),
         (["-p", "lr"], "-p must be KEY=VALUE; got 'lr'"),
         (["-p", "epochs=3"], "--epochs and -p epochs=... exclude each other. Pass only one of them"),
         (["-p", "lr=-1"], "lr is -1.0; it must be"),
@@ -517,7 +517,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--data", "two.csv"], "--data needs --target"),
         (["--data", "two.csv", "--target", "y"], "cannot split 2 examples 5 times with 2 for"),
         (["--hidden", "0"], "--hidden is '0'"),
-        (["--hidden", "100000000"], "13, 100000000, 1 units need 1500000001 weights, more than the limit of"),
+        (["--hidden", "100000000"], "13, 100000000, 2 units need 1600000002 weights, more than the limit of"),
         (["--splits", "100000000"], "100000000 is not in the range 1<=x<=10000"),
         (["--posterior", "bbb,,map,"], "--posterior is 'bbb,,map,'; it must be names separated by single commas"),
         (["--device", "abacus"], "device 'abacus' is not available; allowed: auto, cpu"),
@@ -646,9 +646,18 @@ def test_gradient_boosting_beside_a_posterior(compare, explore, table):
 
 def test_a_grid_over_the_noise(compare, explore):
     """Each candidate is fitted, recorded and saved with its own."""
-    axes = ["--posterior", "map", "--grid", "likelihood.noise_std=0.1,0.9", "--validate", 0.25]
+    axes = [
+        "--posterior",
+        "map",
+        "--likelihood",
+        "gaussian",
+        "--grid",
+        "likelihood.noise_std=0.1,0.9",
+        "--validate",
+        0.25,
+    ]
     found = json.loads(compare(*axes, "--json", "--name", "grid").stdout)
-    compare("--posterior", "map", "-p", "likelihood.noise_std=0.9", "--name", "one")
+    compare("--posterior", "map", "--likelihood", "gaussian", "-p", "likelihood.noise_std=0.9", "--name", "one")
     assert found["chosen"]["map"].keys() == {"likelihood.noise_std"}
     run = "runs/compare-grid"
     for std in (0.1, 0.9):

@@ -244,7 +244,7 @@ def test_predicting_with_a_run(shown, tmp_path):
     )
     assert CliRunner().invoke(main, command.split()).exit_code == 0
     said = shown(EXAMPLES["predict"] + "\nassert samples.shape == (1, 1000, 2, 1)")
-    assert "arm epig, trial 1 of 1; fitted to 20 examples" in said and "q0.5" in said
+    assert "arm variance-reduction, trial 1 of 1; fitted to 20 examples" in said and "q0.5" in said
 
 
 def test_a_module_of_ones_own(shown):

@@ -55,17 +55,12 @@ class Method(NamedTuple):
 
 
 FIVE = {"members": 5}
-BEFORE = {  # for at least 250 rows, before this experiment
-    "batch_size": 64, "lr": 1.0, "beta": 0.1, "trust_region": 0.25, "noisy_trust": 1.0, "extrinsic_damping": 0.0,
-    "prior_variance": 2.0, "epochs": 250,
-}  # fmt: skip
 ENSEMBLE = {"lr": 0.003, "epochs": 60, "batch_size": 64, "prior_variance": 0.01}
 BOOSTING = "boosting"
 METHODS = {
     "five fits": Method("noisy-kfac", FIVE),
     "one fit": Method("noisy-kfac"),
     "ensemble": Method("ensemble"),
-    "five fits before": Method("noisy-kfac", FIVE | BEFORE, (50,)),
 }
 CANDIDATES = {
     "trust 16": Method("noisy-kfac", FIVE | {"trust_region": 16.0}),

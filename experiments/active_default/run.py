@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 TRIALS, ROUNDS, INITIAL, TEST = 40, 10, 20, 100  # but for the trials, the defaults of `explore active`
 SEEDS = (101, 102, 103, 104, 105)
 OTHERS = ("concrete", "energy", "yacht", "wine", "power", "kin8nm", "naval")
-SMALL = ["--preset", "small"]  # the default when this was run
+SMALL = ["--preset", "small", "--acquisition", "epig"]  # the defaults when this was run
 METHODS = {"noisy-kfac": SMALL, "ensemble": [*SMALL, "--posterior", "ensemble"], "gp": None}
 KEY = ["method", "dataset", "seed"]
 

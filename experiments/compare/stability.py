@@ -27,8 +27,8 @@ SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "
 def compare(dataset: str, names: list[str], hidden: int, splits: int, epochs: int, out: str) -> pd.DataFrame:
     """Results of the posteriors on a set, a line a posterior and split."""
     result = driver.explore(
-        "compare", "--dataset", dataset, "--posterior", ",".join(names), "--hidden", str(hidden), "--likelihood", "gaussian",
-        "--splits", str(splits), "--epochs", str(epochs), "--no-figures", "--out", out,
+        "compare", "--dataset", dataset, "--posterior", ",".join(names), "--hidden", str(hidden),
+        "--likelihood", "gaussian", "--splits", str(splits), "--epochs", str(epochs), "--no-figures", "--out", out,
     )  # fmt: skip
     return pd.read_csv(Path(result["run"]) / "results.csv")
 

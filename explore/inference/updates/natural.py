@@ -284,14 +284,10 @@ variance is twice that of the papers: predictions are as accurate, and less conf
 _FEW: dict[str, object] = TABLE | {"epochs": 300, "min_batches": 8, "prior_variance": 1.0}
 # Steps grow with the rows, so that each example may move the same distance; once gradients are at samples, whose first
 # ones are far from the mean, by a quarter. Chosen on five tables: experiments/large_tables.
-_MANY: dict[str, object] = TABLE | {
-    "batch_size": 256,
-    "lr": 0.3,
-    "beta": 0.03,
-    "extrinsic_damping": 0.01,
-    "noisy_trust": 0.25,
-    "prior_variance": 1.0,
-}
+_STEPS: dict[str, object] = {
+    "batch_size": 256, "lr": 0.3, "beta": 0.03, "extrinsic_damping": 0.01, "noisy_trust": 0.25,
+}  # fmt: skip
+_MANY: dict[str, object] = TABLE | _STEPS | {"prior_variance": 1.0}
 TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
     10: {20: _FEW | {"prior_variance": 0.5, "kl_weight": 0.6}, 60: _FEW, 250: TABLE},
     50: {
@@ -301,15 +297,18 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
         500: TABLE | {"extrinsic_damping": 1e-4},  # not 0, from which nothing is interpolated
         1000: _MANY | {"epochs": 200, "trust_region": 4.0},
         16000: _MANY | {"epochs": 60, "trust_region": 64.0},
-        64000: _MANY | {"epochs": 30, "trust_region": 256.0},
+        64000: _MANY | {"epochs": 30, "trust_region": 64.0},
     },
 }
 """Settings by hidden units and rows (`recommended_settings`), chosen on UCI sets. More units need a narrower prior."""
 
 INPUT_NOISE: dict[int, dict[str, object]] = {
-    500: {"epochs": 1000}, 1000: {"epochs": 200}, 16000: {"epochs": 60}, 64000: {"epochs": 30},
-}  # fmt: skip
-"""Settings for noise that depends on the input, by rows. With few rows, a deviation per input is learnt late."""
+    60: _STEPS | {"epochs": 300, "trust_region": 0.25},
+    1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
+    16000: _STEPS | {"epochs": 60, "trust_region": 64.0},
+    64000: _STEPS | {"epochs": 30, "trust_region": 64.0},
+}
+"""Settings for noise that depends on the input, by rows."""
 
 HUNDREDS = TABLE | {"prior_variance": 0.3}
 """The former preset for 64 to 250 rows, superseded by `TABLE_BY_ROWS`."""

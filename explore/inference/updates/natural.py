@@ -303,12 +303,13 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
 """Settings by hidden units and rows (`recommended_settings`), chosen on UCI sets. More units need a narrower prior."""
 
 INPUT_NOISE: dict[int, dict[str, object]] = {
-    60: _STEPS | {"epochs": 300, "trust_region": 0.25},
+    100: {key: TABLE[key] for key in _STEPS} | {"epochs": 1000, "trust_region": 0.25, "extrinsic_damping": 1e-4},
+    250: _STEPS | {"epochs": 300, "trust_region": 1.0},
     1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
     16000: _STEPS | {"epochs": 60, "trust_region": 64.0},
     64000: _STEPS | {"epochs": 30, "trust_region": 64.0},
 }
-"""Settings for noise that depends on the input, by rows."""
+"""Settings for noise that depends on the input, by rows. With few rows, large steps overfit."""
 
 HUNDREDS = TABLE | {"prior_variance": 0.3}
 """The former preset for 64 to 250 rows, superseded by `TABLE_BY_ROWS`."""

@@ -5,7 +5,6 @@ import pytest
 import torch
 from scipy import stats
 
-from explore.core.errors import InputError
 from explore.learning.baselines import boosting
 from explore.learning.compare import Splits
 
@@ -31,8 +30,3 @@ def test_scores_come_near_those_of_the_truth(splits):
         # A Gaussian's CRPS under its own distribution is sigma / sqrt(pi).
         assert 0.95 < found["test/crps"][r] / (np.mean(noise) / np.sqrt(np.pi)) < 1.3
         assert 0.75 < found["test/coverage_95"][r] < 0.99
-
-
-def test_classes_are_refused(splits):
-    with pytest.raises(InputError, match="numeric targets"):
-        boosting(splits._replace(scale=None), 0, 1)

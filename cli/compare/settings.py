@@ -49,6 +49,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         common = replace(common, hidden=presets.recommended_widths(rows))
     if common.likelihood == "gaussian" and not (options["likelihood"] or options["preset"]):
         common = replace(common, likelihood="heteroscedastic")
+    if baselines and common.task == "classification":
+        raise InputError(f"{BOOSTING} is a baseline for numeric targets. Leave it out of --posterior")
     if options["calibrate"] and common.task == "classification":
         raise InputError("--calibrate applies to regression only: it scales the predictive variance. Leave it out")
     noise = registry.find("likelihoods", common.likelihood)

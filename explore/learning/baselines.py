@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from explore.core.errors import InputError
 from explore.learning.compare import Splits
 
 BOOSTING = "boosting"
@@ -24,10 +23,9 @@ def boosting(splits: Splits, seed: int, jobs: int) -> dict[str, Tensor]:
     Models of the mean and of ten quantiles have up to 1000 trees, and stop when a tenth of the examples, held out, is
     no longer predicted better. test/crps is twice the mean pinball loss of the sorted quantiles. test/log_likelihood
     and test/coverage_95 are those of a Gaussian with the predicted mean; the distance of two quantiles gives its
-    deviation. Raise InputError for classes.
+    deviation.
     """
-    if splits.scale is None:
-        raise InputError(f"{BOOSTING} is a baseline for numeric targets. Leave it out of --posterior")
+    assert splits.scale is not None, "boosting is a baseline for numeric targets"
     x, y, test_x, test_y = (part.double().cpu().numpy() for part in splits[:4])
     tasks = [(r, o) for r in range(len(x)) for o in range(y.shape[2])]
     found = joblib.Parallel(n_jobs=jobs)(

@@ -507,6 +507,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         ),
         (["-p", "bbb.members=0"], "members is 0; it must be in [1, 1e4]"),
         (["-p", "ensemble.members=many"], "members='many' is not valid; allowed: a whole number"),
+        (["--dataset", "breast-cancer", "--posterior", "map,boosting"], "boosting is a baseline for numeric targets"),
         (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: beta,"),
         (["-p", "lr"], "-p must be KEY=VALUE; got 'lr'"),
         (["-p", "epochs=3"], "--epochs and -p epochs=... exclude each other. Pass only one of them"),

@@ -155,12 +155,19 @@ class Run:
         self._writer(series).add_figure(tag, figure, step, close=False)
 
     def rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows with the same keys to a table, results.csv or selected.csv."""
+        """Append rows with the same keys to a table, results.csv or selected.csv.
+
+        A table that an earlier version began keeps its columns.
+        """
         if not rows:
             return
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        if not (self.folder / table).exists():
+        text, path, columns = io.StringIO(), self.folder / table, list(rows[0])
+        began = path.exists()
+        if began:
+            with path.open(newline="", encoding="utf-8") as file:
+                columns = next(csv.reader(file), columns)
+        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+        if not began:
             writer.writeheader()
         writer.writerows(rows)
         self._append(table, text.getvalue())

@@ -48,7 +48,8 @@ def test_only_the_data_set_the_seed_and_the_trials_are_not_the_defaults(monkeypa
     arguments = ["--runs", str(tmp_path), "--out", str(out)]
     result = CliRunner().invoke(run.main, arguments, catch_exceptions=False)
     assert asked == [
-        ("active", "--dataset", "yacht", "--preset", "small", "--trials", "40", "--seed", "101", "--device", "cpu",
+        ("active", "--dataset", "yacht", "--preset", "small", "--acquisition", "epig", "--trials", "40",
+             "--seed", "101", "--device", "cpu",
          "--out", str(tmp_path), "--name", "yacht-noisy-kfac-101", "--quiet")
     ]  # fmt: skip
     assert "| yacht | noisy-kfac | 101 | 1 | 2.000 | -1.000 |" in result.output.replace(" ± nan", "")

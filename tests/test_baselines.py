@@ -16,8 +16,8 @@ def splits():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (R, N + P, 2))
     y = np.stack([np.sign(x[..., 0]), x[..., 1] > 0], -1) + rng.normal(0, [0.3, 0.1], (R, N + P, 2))
-    x, y = torch.from_numpy(x), torch.from_numpy(y)
-    return Splits(x[:, :N], y[:, :N], x[:, N:], y[:, N:], UNITS)
+    inputs, targets = torch.from_numpy(x), torch.from_numpy(y)
+    return Splits(inputs[:, :N], targets[:, :N], inputs[:, N:], targets[:, N:], UNITS)
 
 
 def test_scores_come_near_those_of_the_truth(splits):

@@ -229,7 +229,7 @@ def crps(
     s + k of networks. If there are more than `SHIFTS` distances k, it takes that many, evenly spaced.
     """
     samples = mean.shape[1]
-    shifts = range(1, samples)
+    shifts: Sequence[int] = range(1, samples)
     if len(shifts) > SHIFTS:
         shifts = torch.linspace(1, samples // 2, SHIFTS).round().int().tolist()
     pairs = [_absolute(mean - mean.roll(k, 1), torch.hypot(deviation, deviation.roll(k, 1))).mean(1) for k in shifts]

@@ -639,7 +639,7 @@ def test_gradient_boosting_beside_a_posterior(compare, explore, table):
     rows = pd.read_csv(RUN / "results.csv").set_index("posterior")
     assert [*rows.index] == ["map"] * 2 + ["boosting"] * 2
     scores = rows.loc["boosting", ["rmse", "log_likelihood", "crps"]]
-    assert not scores.isna().any(axis=None) and rows.loc["boosting"].bound.isna().all()
+    assert not scores.isna().to_numpy().any() and rows.loc["boosting"].bound.isna().all()
     before = (RUN / "results.csv").read_text()
     assert "boosting" in explore("compare", "--resume", RUN).stdout and (RUN / "results.csv").read_text() == before
     assert "Name at least one posterior" in explore("compare", *table, "--posterior", "boosting").stderr

@@ -1,7 +1,7 @@
 """The README's pictures: the learning curves of its first command, and the upper part of a screenshot of TensorBoard.
 
     explore active --dataset boston
-    python docs/pictures.py runs/active-boston-gp-epig
+    python docs/pictures.py runs/active-boston-gp-variance-reduction
 
 `experiments/compare/screenshots.py` takes the screenshot.
 """

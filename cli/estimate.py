@@ -1,7 +1,7 @@
 """Means with standard errors, and names and formats of metrics."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1, "crps": 1}  # 1: lower is b
 TITLES = {
     "rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood", "crps": "test CRPS",
 }  # fmt: skip
+MAIN = ("rmse", "error", "log_likelihood")
 
 
 def title(metric: str, validation: bool) -> str:
@@ -23,9 +24,9 @@ def title(metric: str, validation: bool) -> str:
     return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
 
 
-def metrics(tables: Collection[pd.DataFrame], but: str = "crps") -> list[str]:
-    """Return the names of the metrics that all tables have except `but`, the main metric first."""
-    return [name for name in TITLES if name != but and all(name in table for table in tables)]
+def metrics(tables: Collection[pd.DataFrame], names: Iterable[str] = MAIN) -> list[str]:
+    """Return those of the names of metrics that all tables have, the main metric first."""
+    return [name for name in names if all(name in table for table in tables)]
 
 
 def spread(count: int, replicas: str) -> str:

@@ -172,10 +172,10 @@ class Experiment:
 
     def _baseline(self) -> Finished:
         begin, s = machine.seconds(self.rng.device), self.settings
-        found = baselines.boosting(self.splits, s.seed, s.jobs)
+        scores = baselines.boosting(self.splits, s.seed, s.jobs)
         every = {tag: torch.full((s.splits,), torch.nan) for tag in next(iter(self.finished.values())).scalars}
         alive = torch.ones(s.splits, dtype=torch.bool)
-        return Finished(every | found, alive, machine.seconds(self.rng.device) - begin)
+        return Finished(every | scores, alive, machine.seconds(self.rng.device) - begin)
 
     def progress(self, saved: Mapping[str, Any]) -> str:
         done, epochs = saved["finished"], self._epochs(saved["finished"], saved["saved"])

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
-from explore.cli.estimate import SIGN, clipped, decimals, estimate, metrics, spread, title, unit
+from explore.cli.estimate import SIGN, TITLES, clipped, decimals, estimate, metrics, spread, title, unit
 from explore.cli.report import drawing
 from explore.cli.report.drawing import panels, reliability
 from explore.cli.report.page import Section, cells, save
@@ -110,7 +110,7 @@ def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
     The log-likelihood table also has a calibration metric and the ELBO; the error table has the fit's seconds.
     """
     every = {}
-    for metric in metrics(results.values(), ""):
+    for metric in metrics(results.values(), TITLES):
         winner, apart = differences(results, metric)
         places = decimals(pd.concat([rows[metric] for rows in results.values()]))
         columns = {
@@ -206,7 +206,7 @@ def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str,
     fit failed. `chosen` has each posterior's best grid settings.
     """
     s = comparison.settings
-    apart = {metric: differences(results, metric) for metric in metrics(results.values(), "")}
+    apart = {metric: differences(results, metric) for metric in metrics(results.values(), TITLES)}
     posteriors: dict[str, Any] = {}
     for name, rows in results.items():
         tags = [tag.removeprefix("test/") for tag in comparison.finished[name].scalars if tag.startswith("test/")]
@@ -284,7 +284,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the report sections for all runs."""
     results = {run.prefix + name: rows for run in runs for name, rows in by_posterior(run.table("results.csv")).items()}
     validation = bool(runs[0].config["validation"])
-    titles = {metric: title(metric, validation) + unit(metric) for metric in metrics(results.values(), "")}
+    titles = {metric: title(metric, validation) + unit(metric) for metric in metrics(results.values(), TITLES)}
     splits = [(name, str(len(rows))) for name, rows in results.items()]
     columns = [pd.DataFrame(splits, columns=["posterior", "splits"]).set_index("posterior")]
     columns += (table.set_index("posterior") for table in tables(results, validation).values())

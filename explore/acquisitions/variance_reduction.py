@@ -12,11 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.acquisitions.bait import BAIT
-from explore.acquisitions.base import Needs, View
+from explore.acquisitions.base import View
 from explore.acquisitions.conditioning import centred
 
 
-@Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
 class VarianceReduction(BAIT):
     """A rule for the k points that lower the mean variance of predictions most; scores are in standardised units."""

@@ -28,11 +28,11 @@ def boosting(splits: Splits, seed: int, jobs: int) -> dict[str, Tensor]:
     assert splits.scale is not None, "boosting is a baseline for numeric targets"
     x, y, test_x, test_y = (part.double().cpu().numpy() for part in splits[:4])
     tasks = [(r, o) for r in range(len(x)) for o in range(y.shape[2])]
-    found = joblib.Parallel(n_jobs=jobs)(
+    scores = joblib.Parallel(n_jobs=jobs)(
         joblib.delayed(_scores)(x[r], y[r, :, o], test_x[r], test_y[r, :, o], seed) for r, o in tasks
     )
     scale = splits.scale.double().cpu()
-    each = {name: torch.tensor([one[name] for one in found]).view(scale.shape) for name in found[0]}
+    each = {name: torch.tensor([one[name] for one in scores]).view(scale.shape) for name in scores[0]}
     return {
         "test/rmse": (each["square"] * scale.square()).mean(1).sqrt(),
         "test/log_likelihood": (each["log_density"] - scale.log()).sum(1),

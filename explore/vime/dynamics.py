@@ -196,7 +196,8 @@ class Dynamics:
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
         """Return NLL per transition (nats), RMSE in standardised units, and the coverage of central 95 % intervals."""
-        metrics = Predictor.sample(self.posterior, self.state.posterior, samples, rng).evaluate(batch.x, batch.y)
+        predictor = Predictor.sample(self.posterior, self.state.posterior, samples, rng)
+        metrics = predictor.evaluate(batch.x, batch.y, ranked=False)
         return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:

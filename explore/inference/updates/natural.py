@@ -287,7 +287,11 @@ _FEW: dict[str, object] = TABLE | {"epochs": 300, "min_batches": 8, "prior_varia
 _STEPS: dict[str, object] = {
     "batch_size": 256, "lr": 0.3, "beta": 0.03, "extrinsic_damping": 0.01, "noisy_trust": 0.25,
 }  # fmt: skip
-_MANY: dict[str, object] = TABLE | _STEPS | {"prior_variance": 1.0}
+_MANY: dict[int, dict[str, object]] = {
+    1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
+    16000: _STEPS | {"epochs": 60, "trust_region": 64.0},
+    64000: _STEPS | {"epochs": 30, "trust_region": 64.0},
+}
 TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
     10: {20: _FEW | {"prior_variance": 0.5, "kl_weight": 0.6}, 60: _FEW, 250: TABLE},
     50: {
@@ -295,9 +299,7 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
         60: _FEW | {"prior_variance": 0.2, "kl_weight": 0.6},
         250: TABLE,
         500: TABLE | {"extrinsic_damping": 1e-4},  # not 0, from which nothing is interpolated
-        1000: _MANY | {"epochs": 200, "trust_region": 4.0},
-        16000: _MANY | {"epochs": 60, "trust_region": 64.0},
-        64000: _MANY | {"epochs": 30, "trust_region": 64.0},
+        **{rows: TABLE | {"prior_variance": 1.0} | settings for rows, settings in _MANY.items()},
     },
 }
 """Settings by hidden units and rows (`recommended_settings`), chosen on UCI sets. More units need a narrower prior."""
@@ -305,9 +307,7 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
 INPUT_NOISE: dict[int, dict[str, object]] = {
     100: {key: TABLE[key] for key in _STEPS} | {"epochs": 1000, "trust_region": 0.25, "extrinsic_damping": 1e-4},
     250: _STEPS | {"epochs": 300, "trust_region": 1.0},
-    1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
-    16000: _STEPS | {"epochs": 60, "trust_region": 64.0},
-    64000: _STEPS | {"epochs": 30, "trust_region": 64.0},
+    **_MANY,
 }
 """Settings for noise that depends on the input, by rows. With few rows, large steps overfit."""
 

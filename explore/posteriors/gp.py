@@ -7,7 +7,7 @@ each target,
 
 Let h be the logarithms of l_1 to l_D, b, s and v, with the prior log l_d ~ N(sqrt(2) + log(D) / 2, 3) (Hvarfner,
 Hellsten, Nardi: Vanilla Bayesian Optimization Performs Great in High Dimensions, 2024), log b ~ N(-2, 1),
-log s ~ N(0, 1), log v ~ N(-2, 1.5^2). BFGS climbs log p(y | h) + log p(h) (equation 5.8), from two starts, since the
+log s ~ N(1, 2^2), log v ~ N(-2, 1.5^2). BFGS climbs log p(y | h) + log p(h) (equation 5.8), from two starts, since the
 evidence often has a maximum at which all is noise. With few examples, a maximum is far too certain. So at the end of a
 fit `draws` values of h are drawn from Laplace approximations at both, with the tails of Student's t, and with truncated
 importance weights (Ionides: Truncated Importance Sampling, 2008). Predictions are the mixture of these.
@@ -50,7 +50,7 @@ from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Noise
 
-PRIOR = {"b": (-2.0, 1.0), "s": (0.0, 1.0), "v": (-2.0, 1.5)}  # means and deviations of logarithms
+PRIOR = {"b": (-2.0, 1.0), "s": (1.0, 2.0), "v": (-2.0, 1.5)}  # means and deviations of logarithms
 MOST = 2000  # examples
 NOT_LINEAR = -30.0  # log b of g
 UNSEEN = 10.0  # a log deviation with which a target has no influence
@@ -166,7 +166,7 @@ class GP(Predictive):
         slopes = self._evidences(nudged.flatten(2, 3), state)[1].view_as(nudged)
         hessian = ((slopes - self._evidences(best, state)[1].unsqueeze(3)) / NUDGE).flatten(0, 1)
         curvature, axes = torch.linalg.eigh(-(hessian + hessian.mT) / 2)
-        best, scale = best.flatten(0, 1), curvature.clamp_min(1 / 3).rsqrt().unsqueeze(2)  # no wider than the prior's
+        best, scale = best.flatten(0, 1), curvature.clamp_min(1 / 4).rsqrt().unsqueeze(2)  # no wider than the prior's
         z = student(rng, TAILS, *best.shape[:2], PROPOSED * self.draws // best.shape[1], size)
         proposed = (best.unsqueeze(2) + (z * scale) @ axes.mT).flatten(1, 2).clamp(-BOUND, BOUND)
         apart = ((proposed.unsqueeze(1) - best.unsqueeze(2)) @ axes / scale).square().sum(3)

@@ -46,6 +46,8 @@ def run(options: Mapping[str, Any]) -> None:
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)
     content = table.read(path, now, _learnt(beside, old))
+    if old is None:
+        now = settings.resolve(options, rows=content.measured)
     tables.check(out, path, "suggest", report.ID, report.KINDS)
     state = State(now, len(content.cells.lines), content.learnt)
     changes, before = (_changes(old, state), old.settings.target) if old else ([], ())

@@ -52,8 +52,10 @@ LIKELIHOODS = ("gaussian", "heteroscedastic")  # each has a version for rows tha
 NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
 
 
-def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings:
+def resolve(options: Mapping[str, Any], old: Settings | None = None, rows: int = 0) -> Settings:
     """Return the settings for command-line options. Missing options keep the value in `old`, if any, or the default.
+
+    The default posterior depends on the number of measured `rows`.
 
     Raises:
         InputError: if a setting is invalid, or --target is missing.
@@ -82,7 +84,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
         feature=chosen("feature", (), tuple), hidden=chosen("hidden", (10,), problem.widths),
         cost=chosen("cost", None, lambda name: None if name == NONE else name),
         **{name: chosen(name, (), several) for name in ("stop_when", "keep_na", "failed")},
-        **_model(options, old, task, goal),
+        **_model(options, old, task, goal, rows),
     )  # fmt: skip
     if task == "classification" and new.transform != NONE:
         raise InputError("--transform applies to regression only. Leave it out, or pass --transform none.")
@@ -94,7 +96,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
     return new
 
 
-def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str) -> dict[str, Any]:
+def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str, rows: int) -> dict[str, Any]:
     """Return posterior, acquisition and their settings. For an unchanged plug-in, the defaults are as in `old`."""
     by_part = problem.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
@@ -108,7 +110,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         name = options["posterior"] or (old.posterior if old else "")
         if not name:
             likelihood = LIKELIHOODS[0] if task == "regression" else ""
-            name, likelihood = problem.recommended(options, by_part[""], likelihood, rows=0)
+            name, likelihood = problem.recommended(options, by_part[""], likelihood, rows)
             options = {**options, "likelihood": likelihood}
         new = problem.configured(name, by_part[""], options["preset"])
         name, preset, settings = new.name, new.preset, new.settings

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool
 
 from explore import campaign, data
 from explore.campaign import Campaign, Row
@@ -52,6 +53,7 @@ class Table:
     costs: np.ndarray | None  # float64 [N], from the column of --cost
     notes: tuple[str, ...]
     learnt: Learnt  # for the next run of the command
+    measured: int  # number of rows with a measured target
 
 
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
@@ -65,7 +67,8 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     _check(written, names, features, settings)
     rule = campaign.Schema(tuple(names), (), settings.id_column, classes, bool(settings.keep_na), settings.failed)
     asked = {*settings.categorical, *settings.feature}
-    late = _late(written, [name for name in features if name not in settings.categorical], rule)
+    measured = _measured(written, rule)
+    late = _late(written, [name for name in features if name not in settings.categorical], measured)
     before = before or Learnt((), ())
     left_out = [name for name in features if name in before.left_out and name not in asked]
     used = [name for name in features if name not in (*late, *left_out)]
@@ -94,17 +97,23 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
             "features."
         )
     known_by = rule._replace(features=learnt)
-    return Table(path, written, cells, known_by, schema, costs, tuple(notes), before.updated(schema, learnt))
+    after = before.updated(schema, learnt)
+    return Table(path, written, cells, known_by, schema, costs, tuple(notes), after, int(measured.sum()))
 
 
-def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[str]:
+def _measured(cells: Cells, rule: campaign.Schema) -> Bool[np.ndarray, " N"]:
+    """Return whether a target of each row is measured."""
+    measured = np.zeros(len(cells.lines), bool)
+    for name in rule.targets:
+        measured |= [bool(c) and (rule.keep_na or not texts.unmeasured(c, rule.classes)) for c in cells.columns[name]]
+    return measured
+
+
+def _late(cells: Cells, features: Sequence[str], measured: Bool[np.ndarray, " N"]) -> list[str]:
     """Return features that are empty in (nearly) all rows of the pool, so probably known only after experiments.
 
     Such features do not help to predict the pool. If they identified rows, a row would count as new once filled in.
     """
-    measured = np.zeros(len(cells.lines), bool)
-    for name in rule.targets:
-        measured |= [bool(c) and (rule.keep_na or not texts.unmeasured(c, rule.classes)) for c in cells.columns[name]]
     pool = len(measured) - measured.sum()
 
     def is_late(name: str) -> bool:

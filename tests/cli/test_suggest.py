@@ -14,6 +14,7 @@ from explore.campaign import Campaign
 from explore.cli.suggest import choice, report, settings, table
 from explore.core import files
 from explore.core.errors import InputError
+from explore.inference import presets
 from explore.learning.loaded import TableWarning
 from tests.cli.conftest import run
 
@@ -443,6 +444,17 @@ def test_the_default_posterior_of_numbers_is_a_process(pool):
     assert refused(pool, "--hidden", "4") == "--hidden applies to networks, but gp has none. Leave it out"
     said = suggest(pool, "--posterior", "noisy-kfac", "--hidden", "4", "--epochs", 2)
     assert any(note.startswith("Setting posterior is now noisy-kfac; it was gp.") for note in said["notes"])
+
+
+def test_many_measurements_ask_for_another_default_posterior(pool, monkeypatch):
+    def choose(content, rows, now, *rest):
+        raise InputError(now.posterior)
+
+    monkeypatch.setattr(choice, "choose", choose)
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    for most, posterior in ((11, "noisy-kfac"), (12, "gp")):
+        monkeypatch.setattr(presets, "FEW_LABELS", most)
+        assert refused(pool, "--target", "yield", "--id", "name", "--dry-run") == posterior
 
 
 def test_settings_of_the_model_are_kept(pool):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import pandas as pd
 from scipy import stats
@@ -22,17 +23,29 @@ def mean_sd(values: pd.Series, form: str = ".3f") -> str:
     return f"{values.mean():{form}} ({values.std():{form}})"
 
 
-def paired(values: pd.Series, form: str = ".3f") -> str:
-    """Format differences paired by split: mean, corrected standard error, and the median in brackets.
+class Corrected(NamedTuple):
+    """A mean difference over random splits."""
+
+    mean: float
+    error: float  # corrected standard error
+    significant: bool  # p < 0.05, by the t distribution with splits - 1 degrees of freedom
+
+
+def corrected(values: pd.Series) -> Corrected:
+    """Return the mean of differences paired by split, with a corrected standard error.
 
     Random splits share examples, so the plain standard error of such a mean is too small. Nadeau and Bengio (Inference
-    for the generalization error, 2003) add the ratio of test to training examples to 1 / splits. A star marks p < 0.05
-    by the t distribution with splits - 1 degrees of freedom.
+    for the generalization error, 2003) add the ratio of test to training examples to 1 / splits.
     """
     n, mean = len(values), float(values.mean())
     error = float(values.std()) * math.sqrt(1 / n + TEST_TO_TRAIN)
-    star = "*" if abs(mean) > error * stats.t.ppf(0.975, n - 1) else ""
-    return f"{mean:{form}} ± {error:{form}}{star} [{values.median():{form}}]"
+    return Corrected(mean, error, abs(mean) > error * stats.t.ppf(0.975, n - 1))
+
+
+def paired(values: pd.Series, form: str = ".3f") -> str:
+    """Format differences paired by split: mean, corrected error, a star where significant, and [the median]."""
+    mean, error, significant = corrected(values)
+    return f"{mean:{form}} ± {error:{form}}{'*' * significant} [{values.median():{form}}]"
 
 
 def markdown(heads: Sequence[object], rows: Iterable[Iterable[object]]) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from explore import data, images, registry
 from explore.core import machine
-from explore.core.errors import InputError, one_of, shown
+from explore.core.errors import InputError, counted, one_of, shown
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
 from explore.images import Images
@@ -21,7 +21,7 @@ from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.learning import build
 from explore.learning.build import for_rows as for_rows
-from explore.learning.scaling import Standardiser
+from explore.learning.scaling import INPUT_BOUND, Standardiser
 from explore.runs.recorded import Values, check_unchanged
 
 MOST_LAYERS = 100
@@ -219,6 +219,14 @@ def rounded(noise: Mapping[str, Any]) -> str:
     value, exact = ",".join(f"{unit:.3g}" for unit in units), ",".join("0" * len(units))
     steps = f"in steps of likelihood.resolution={value} standard deviations"
     return f"Targets are taken as rounded, {steps}. If they are exact, pass -p likelihood.resolution={exact}."
+
+
+def compressed(x: np.ndarray) -> str:
+    """Return a sentence on features [N, D] with values that `Standardiser.inputs` compresses, or ""."""
+    far = np.abs(x - x.mean(0)) > INPUT_BOUND * x.std(0) if x.ndim == 2 else np.zeros((1, 1), bool)
+    count = int(far.any(0).sum())
+    beyond = f"beyond {INPUT_BOUND:g} standard deviations"
+    return f"{counted(count, 'feature')} with values {beyond}, which are compressed." if count else ""
 
 
 def place(device: str, jobs: int) -> str:

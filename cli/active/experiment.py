@@ -77,7 +77,9 @@ class Experiment:
         trials, where = counted(s.trials, "trial"), problem.place(device, s.jobs)
         self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
         marked = tables.apostrophes("selected.csv", self.dataset.ids)
-        notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, problem.rounded(s.likelihood_settings)]
+        scaled = problem.compressed(self.dataset.x) if s.standardise != "none" else ""
+        notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, scaled]
+        notes.append(problem.rounded(s.likelihood_settings))
         self.note = "\n".join(filter(None, notes))
         self.total, self.done = s.rounds, float(self.rounds)
 

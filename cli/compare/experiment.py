@@ -80,7 +80,8 @@ class Experiment:
         parts, place = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
         names = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
         self.plan = f"{', '.join(names)} on {parts}{counted(settings.splits, 'split')}, on {place}"
-        notes = [self.dataset.note, *(problem.rounded(settings.noise(label)) for label in settings.posteriors)]
+        notes = [self.dataset.note, problem.compressed(self.dataset.x)]
+        notes += [problem.rounded(settings.noise(label)) for label in settings.posteriors]
         if settings.baselines:
             notes.append("The log-likelihood of boosting is that of a Gaussian around the predicted mean.")
         self.note = "\n".join(filter(None, dict.fromkeys(notes)))

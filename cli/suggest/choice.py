@@ -204,8 +204,8 @@ def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, devic
     curved = curvature_note(learnt.learner.model.initial_curvature_share.tolist())
     unit = _unit(settings)
     title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
-    rounded = problem.rounded(vars(learnt.posterior.likelihood))
-    notes = [*_doubts(rows, settings), *filter(None, (repeated, curved, rounded))]
+    scales = problem.compressed(rows.x), problem.rounded(vars(learnt.posterior.likelihood))
+    notes = [*_doubts(rows, settings), *filter(None, (repeated, curved, *scales))]
     return Choice(suggestions, title, notes, measures, model=learnt)
 
 

@@ -283,14 +283,18 @@ variance is twice that of the papers: predictions are as accurate, and less conf
 
 _FEW: dict[str, object] = TABLE | {"epochs": 300, "min_batches": 8, "prior_variance": 1.0}
 # Steps grow with the rows, so that each example may move the same distance; once gradients are at samples, whose first
-# ones are far from the mean, by a quarter. Chosen on five tables: experiments/large_tables.
+# ones are far from the mean, by a quarter. Chosen on eight tables: experiments/large_tables.
 _STEPS: dict[str, object] = {
-    "batch_size": 256, "lr": 0.3, "beta": 0.03, "extrinsic_damping": 0.01, "noisy_trust": 0.25,
+    "batch_size": 128, "samples": 2, "lr": 0.3, "beta": 0.03, "extrinsic_damping": 0.01, "noisy_trust": 0.25,
+    "warm_start": 0.5,
 }  # fmt: skip
+_ONE: dict[str, object] = _STEPS | {"samples": 1, "warm_start": 0.3}
+_MORE: dict[str, object] = _ONE | {"beta": 0.04}
 _MANY: dict[int, dict[str, object]] = {
     1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
-    16000: _STEPS | {"epochs": 60, "trust_region": 64.0},
-    64000: _STEPS | {"epochs": 30, "trust_region": 64.0},
+    5000: _MORE | {"epochs": 90, "trust_region": 20.0},
+    16000: _MORE | {"epochs": 45, "trust_region": 64.0},
+    64000: _MORE | {"epochs": 22, "trust_region": 64.0},
 }
 TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
     10: {20: _FEW | {"prior_variance": 0.5, "kl_weight": 0.6}, 60: _FEW, 250: TABLE},
@@ -306,7 +310,7 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
 
 INPUT_NOISE: dict[int, dict[str, object]] = {
     100: {key: TABLE[key] for key in _STEPS} | {"epochs": 1000, "trust_region": 0.25, "extrinsic_damping": 1e-4},
-    250: _STEPS | {"epochs": 300, "trust_region": 1.0},
+    250: _ONE | {"epochs": 210, "trust_region": 1.0},
     **_MANY,
 }
 """Settings for noise that depends on the input, by rows. With few rows, large steps overfit."""

@@ -39,7 +39,7 @@ def corrected(values: pd.Series) -> Corrected:
     """
     n, mean = len(values), float(values.mean())
     error = float(values.std()) * math.sqrt(1 / n + TEST_TO_TRAIN)
-    return Corrected(mean, error, abs(mean) > error * stats.t.ppf(0.975, n - 1))
+    return Corrected(mean, error, bool(abs(mean) > error * stats.t.ppf(0.975, n - 1)))
 
 
 def paired(values: pd.Series, form: str = ".3f") -> str:

@@ -118,6 +118,13 @@ def test_gradients_of_the_mean_are_weighed_and_information_stays(name):
     assert steps.training_weights(slang, TAU, OUT) is None  # its gradients are also its curvature
 
 
+def test_log_deviations_at_their_limit_in_a_whole_batch_have_no_gradient():
+    posterior = explore.posterior("noisy-kfac", Net(mlp(1, [3], 2 * M)), Heteroscedastic(), "plain")
+    out = torch.cat([OUT[..., :M], torch.full_like(OUT[..., M:], 1e3)], -1)
+    score = steps.training_weights(posterior, TAU, out) * posterior.likelihood.score(TAU, out, Y)
+    assert score.isfinite().all() and (score[..., M:] == 0).all()
+
+
 def test_reparameterised_posteriors_follow_the_weighed_gradient():
     posterior = explore.posterior("bbb", Net(mlp(1, [3], 2 * M)), Heteroscedastic(), "plain")
     free = OUT.clone().requires_grad_()

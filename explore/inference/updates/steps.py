@@ -67,7 +67,8 @@ def training_weights(posterior: Predictive, noise: Noise, out: Tensor) -> Float[
         return None
     weights, information = weigh(out), posterior.likelihood.fisher_root(noise, out).square().sum(0)
     mean, weighted = parallel.mean(tuple(i.mean((1, 2), keepdim=True) for i in (information, weights * information)))
-    return weights * (mean / weighted)
+    # Both are 0 if all log deviations of a batch are at their limit.
+    return weights * (mean / weighted.clamp_min(torch.finfo(out.dtype).tiny))
 
 
 def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Noise, batch: Batch) -> Float[Tensor, " R"]:

@@ -85,6 +85,24 @@ def compared(difference: pd.Series) -> str:
     return f"{mean_se(difference, '.3g')} ({mean / error:+.1f})"
 
 
+def overview(rows: pd.DataFrame) -> str:
+    """A line per set: the recommended posterior's area beside rivals, each with its best rule, in percent."""
+    lines = []
+    for name, own in rows.groupby("set", sort=False):
+        area = own.pivot_table(index=["seed", "trial"], columns=["method", "arm"], values="area", sort=False)
+        best = area["recommended", "variance-reduction"]
+        rivals = [("recommended", "random"), ("recommended", "core-set")]
+        for method in [m for m in METHODS if m != "recommended" and m in area]:
+            rivals.append((method, area[method].drop(columns="random").mean().idxmin()))
+        cells = []
+        for rival in rivals:
+            apart = (best - area[rival]).dropna()
+            cells.append(f"{apart.mean() / area[rival].mean():+.1%} ({apart.mean() / apart.sem():+.1f})")
+        lines.append([name, len(best.dropna()), mean_se(best.dropna(), ".4g"), f"{best.median():.4g}", *cells])
+    heads = ["", "trials", "area", "median", "random", "core-set", *list(METHODS)[1:]]
+    return markdown(heads, lines)
+
+
 def table(rows: pd.DataFrame, base: str) -> str:
     """By set: areas, and their differences from those of the base's own rule, paired by trial."""
     made = {}
@@ -124,7 +142,7 @@ def main(
 
     frame = run_missing(out / "trials.csv", KEY, cells(), lambda *cell: run(runs, python, *cell), ["area", "last"])
     ones, tens = (frame[frame.method.isin(group)] for group in (METHODS, TENS))
-    parts = [table(ones, "recommended"), *([table(tens, "tens")] if len(tens) else [])]
+    parts = [overview(ones) + "\n" + table(ones, "recommended"), *([table(tens, "tens")] if len(tens) else [])]
     write(out / "table.md", "\n\nBatches of ten:\n\n".join(parts))
 
 

@@ -294,7 +294,7 @@ _MANY: dict[int, dict[str, object]] = {
     1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
     5000: _MORE | {"epochs": 90, "trust_region": 20.0},
     16000: _MORE | {"epochs": 45, "trust_region": 64.0},
-    64000: _MORE | {"epochs": 22, "trust_region": 64.0},
+    64000: _MORE | {"epochs": 32, "trust_region": 64.0},
 }
 TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
     10: {20: _FEW | {"prior_variance": 0.5, "kl_weight": 0.6}, 60: _FEW, 250: TABLE},

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 SKETCH = 512
-np.Inf = np.inf  # bmdal_reg uses the name that NumPy 2 removed
+np.Inf = np.inf  # type: ignore[attr-defined]  # bmdal_reg uses the name that NumPy 2 removed
 
 
 def features(model: Any, x: np.ndarray) -> Any:

@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -91,13 +92,15 @@ def overview(rows: pd.DataFrame) -> str:
     for name, own in rows.groupby("set", sort=False):
         area = own.pivot_table(index=["seed", "trial"], columns=["method", "arm"], values="area", sort=False)
         best = area["recommended", "variance-reduction"]
+        columns: Any = area.columns
+        means: dict[tuple[str, str], float] = {key: float(area[key].mean()) for key in columns}
         rivals = [("recommended", "random"), ("recommended", "core-set")]
-        for method in [m for m in METHODS if m != "recommended" and m in area]:
-            rivals.append((method, area[method].drop(columns="random").mean().idxmin()))
+        for method in list(METHODS)[1:]:
+            rivals.append(min((key for key in means if key[0] == method and key[1] != "random"), key=means.__getitem__))
         cells = []
         for rival in rivals:
-            apart = (best - area[rival]).dropna()
-            cells.append(f"{apart.mean() / area[rival].mean():+.1%} ({apart.mean() / apart.sem():+.1f})")
+            mean, error = map(float, (best - area[rival]).dropna().agg(["mean", "sem"]))
+            cells.append(f"{mean / means[rival]:+.1%} ({mean / error:+.1f})")
         lines.append([name, len(best.dropna()), mean_se(best.dropna(), ".4g"), f"{best.median():.4g}", *cells])
     heads = ["", "trials", "area", "median", "random", "core-set", *list(METHODS)[1:]]
     return markdown(heads, lines)

@@ -26,16 +26,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.driver import FOLDER, Key, check, experiment, names, run_missing, write
+from experiments.driver import FOLDER, Key, experiment, fit, names, run_missing, write
 from experiments.few_labels import data
 from experiments.tables import markdown, sections
 from explore import registry
 from explore.core.rng import Rng
 from explore.inference.predict import Predictor
 from explore.inference.presets import recommended_settings
-from explore.learning.fit import last_epoch
 from explore.nets.likelihoods import Gaussian, Heteroscedastic
-from explore.nets.net import Net, mlp
+from explore.nets.net import mlp
 
 ROWS = (16, 32, 64, 128, 256, 512)
 TRIALS = {"choose": 10, "report": 20}
@@ -95,21 +94,19 @@ def scored(part: Part, trials: data.Trials) -> Scored:
     kind = "heteroscedastic" if part.input_noise else "gaussian"
     cls = registry.find("posteriors", part.posterior)
     settings = recommended_settings(cls, rows, units=max(part.hidden), likelihood=kind).settings | part.settings
-    net = Net(mlp(columns, part.hidden, likelihood.outputs_per_target))
-    posterior = registry.posterior(part.posterior, net, likelihood, **settings)
-    state = last_epoch(posterior, trials.x, trials.y, rng.stream("fit")).state
-    check(part.posterior, state)
-    predictor = Predictor.sample(posterior, state, DRAWS, rng.stream("test"))
+    module = mlp(columns, part.hidden, likelihood.outputs_per_target)
+    done = fit(part.posterior, module, likelihood, trials.x, trials.y, rng, **settings)
+    predictor = Predictor.sample(done.posterior, done.state, DRAWS, rng.stream("test"))
     if part.least_noise:
         predictor = replace(predictor, noise=predictor.noise.clamp_max(1 / part.least_noise))
-    fit, found = time.process_time() - begin, []
+    fitted, found = time.process_time() - begin, []
     for at, out in predictor.outputs(trials.test_x):
         y = trials.test_y[:, None, at]
         log_prob = predictor.likelihood.log_prob(predictor.noise, out, y)
         density = log_prob.logsumexp(1) - math.log(log_prob.shape[1]) - trials.scale.log()
         found.append((density, predictor.moments_of(out).mean.squeeze(2), predictor.below_of(out, y).squeeze(2)))
     density, mean, below = (torch.cat(every, 1) for every in zip(*found, strict=True))
-    return Scored(density, mean, below, fit / len(trials.x), (time.process_time() - begin) / len(trials.x))
+    return Scored(density, mean, below, fitted / len(trials.x), (time.process_time() - begin) / len(trials.x))
 
 
 def mixed(parts: list[Scored], trials: data.Trials) -> pd.DataFrame:

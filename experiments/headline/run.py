@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.driver import Key, check, experiment, names, run_missing, write
+from experiments.driver import Key, experiment, fit, names, run_missing, write
 from experiments.large_tables.run import boosted
 from experiments.sampling import data
 from experiments.sampling import run as sampling
@@ -31,9 +31,8 @@ from explore.core.rng import Rng
 from explore.inference.predict import Predictor
 from explore.inference.presets import recommended, recommended_settings, recommended_widths
 from explore.learning.compare import Splits
-from explore.learning.fit import last_epoch
 from explore.nets.likelihoods import Gaussian
-from explore.nets.net import Net, mlp
+from explore.nets.net import mlp
 
 SAMPLED = Path(sampling.__file__).parent / "results"
 ROWS = {"kin8nm": 2000, "protein": 2000}
@@ -72,10 +71,9 @@ def scores(method: Method, parts: Splits, y: Any) -> pd.DataFrame:
     name = method.posterior or recommended(rows, columns, kind)[0]
     cls = registry.find("posteriors", name)
     chosen = recommended_settings(cls, rows, columns, units=max(hidden), likelihood=kind).settings | method.settings
-    posterior = registry.posterior(name, Net(mlp(columns, hidden, likelihood.outputs_per_target)), likelihood, **chosen)
-    state = last_epoch(posterior, parts.x, parts.y, rng.stream("fit")).state
-    check(name, state)
-    predictor = Predictor.sample(posterior, state, DRAWS, rng.stream("test"))
+    module = mlp(columns, hidden, likelihood.outputs_per_target)
+    done = fit(name, module, likelihood, parts.x, parts.y, rng, **chosen)
+    predictor = Predictor.sample(done.posterior, done.state, DRAWS, rng.stream("test"))
     found = predictor.evaluate(parts.test_x, parts.test_y, parts.scale)
     found["coverage_90"] = sampling.covered(predictor, parts.test_x, parts.test_y).mean((1, 2))
     line = {tag: found[tag].numpy() for tag in (*TAGS, "coverage_90")}

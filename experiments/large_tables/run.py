@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from experiments.driver import FOLDER, Key, check, experiment, names, run_missing, split, write
+from experiments.driver import FOLDER, Key, experiment, fit, names, run_missing, split, write
 from experiments.tables import markdown, mean_se, sections
 from explore import registry
 from explore.core.rng import Rng
@@ -35,10 +35,9 @@ from explore.inference.predict import Predictor
 from explore.inference.presets import recommended_settings, recommended_widths
 from explore.learning import baselines
 from explore.learning.compare import Splits
-from explore.learning.fit import last_epoch
 from explore.learning.scaling import resolution
 from explore.nets.likelihoods import Heteroscedastic
-from explore.nets.net import Net, mlp
+from explore.nets.net import mlp
 
 SETS = {"choose": ("bike", "pumadyn32nm", "elevators"), "report": ("pol", "parkinsons", "keggdirected")}
 SPLITS = {"choose": 1, "report": 3}
@@ -116,13 +115,10 @@ def scores(method: Method, parts: Splits) -> pd.DataFrame:
     likelihood = replace(NOISE, resolution=(max(resolution(y.numpy())[0] for y in parts.y),))
     hidden, cls = method.hidden or recommended_widths(rows), registry.find("posteriors", method.posterior)
     chosen = recommended_settings(cls, rows, columns, units=max(hidden), likelihood="heteroscedastic").settings
-    net = Net(mlp(columns, hidden, likelihood.outputs_per_target))
-    posterior = registry.posterior(method.posterior, net, likelihood, **chosen | method.settings)
-    state = last_epoch(posterior, parts.x, parts.y, rng.stream("fit")).state
-    check(method.posterior, state)
-    found = Predictor.sample(posterior, state, DRAWS, rng.stream("test")).evaluate(
-        parts.test_x, parts.test_y, parts.scale
-    )
+    module = mlp(columns, hidden, likelihood.outputs_per_target)
+    done = fit(method.posterior, module, likelihood, parts.x, parts.y, rng, **chosen | method.settings)
+    predictor = Predictor.sample(done.posterior, done.state, DRAWS, rng.stream("test"))
+    found = predictor.evaluate(parts.test_x, parts.test_y, parts.scale)
     line = {name: found[name].numpy() for name in ("log_likelihood", "rmse", "crps", "coverage_95")}
     return pd.DataFrame(line | {"cpu": (time.process_time() - begin) / len(parts.x)})
 

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.driver import Key, check, experiment, names, run_missing, write
+from experiments.driver import Key, experiment, fit, names, run_missing, write
 from experiments.sampling import data
 from experiments.table_defaults.run import NOISE
 from experiments.tables import markdown, mean_se, paired, sections
@@ -36,10 +36,9 @@ from explore.inference.draws import SampledPosterior
 from explore.inference.predict import Predictor
 from explore.inference.presets import recommended_settings
 from explore.learning.compare import Splits
-from explore.learning.fit import last_epoch
 from explore.learning.scaling import resolution
 from explore.nets.likelihoods import Heteroscedastic
-from explore.nets.net import Net, mlp
+from explore.nets.net import mlp
 
 HERE = Path(__file__).parent
 INPUT_NOISE = Heteroscedastic(prior_shape=1.0, prior_rate=0.01)
@@ -75,10 +74,8 @@ def fitted(method: str, parts: Splits, y: np.ndarray) -> tuple[Any, Any, Predict
     kind = "gaussian" if outputs == 1 else "heteroscedastic"
     cls = registry.find("posteriors", name)
     settings = recommended_settings(cls, parts.x.shape[1], units=max(hidden), likelihood=kind).settings | more
-    posterior = registry.posterior(name, Net(mlp(parts.x.shape[2], hidden, outputs)), likelihood, **settings)
-    state = last_epoch(posterior, parts.x, parts.y, rng.stream("fit")).state
-    check(method, state)
-    return posterior, state, Predictor.sample(posterior, state, DRAWS, rng.stream("test"))
+    done = fit(name, mlp(parts.x.shape[2], hidden, outputs), likelihood, parts.x, parts.y, rng, **settings)
+    return done.posterior, done.state, Predictor.sample(done.posterior, done.state, DRAWS, rng.stream("test"))
 
 
 def scores(method: str, parts: Splits, y: np.ndarray) -> pd.DataFrame:

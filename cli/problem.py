@@ -223,8 +223,9 @@ def rounded(noise: Mapping[str, Any]) -> str:
 
 def compressed(x: np.ndarray) -> str:
     """Return a sentence on features [N, D] with values that `Standardiser.inputs` compresses, or ""."""
-    far = np.abs(x - x.mean(0)) > INPUT_BOUND * x.std(0) if x.ndim == 2 else np.zeros((1, 1), bool)
-    count = int(far.any(0).sum())
+    if x.ndim != 2:
+        return ""
+    count = int((np.abs(x - x.mean(0)) > INPUT_BOUND * x.std(0)).any(0).sum())
     beyond = f"beyond {INPUT_BOUND:g} standard deviations"
     return f"{counted(count, 'feature')} with values {beyond}, which are compressed." if count else ""
 

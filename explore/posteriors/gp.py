@@ -166,7 +166,8 @@ class GP(Predictive):
         slopes = self._evidences(nudged.flatten(2, 3), state)[1].view_as(nudged)
         hessian = ((slopes - self._evidences(best, state)[1].unsqueeze(3)) / NUDGE).flatten(0, 1)
         curvature, axes = torch.linalg.eigh(-(hessian + hessian.mT) / 2)
-        best, scale = best.flatten(0, 1), curvature.clamp_min(1 / 4).rsqrt().unsqueeze(2)  # no wider than the prior's
+        widest = float(prior(state.x.shape[2], best)[1].max())  # nothing is drawn more widely than from the prior
+        best, scale = best.flatten(0, 1), curvature.clamp_min(widest**-2).rsqrt().unsqueeze(2)
         z = student(rng, TAILS, *best.shape[:2], PROPOSED * self.draws // best.shape[1], size)
         proposed = (best.unsqueeze(2) + (z * scale) @ axes.mT).flatten(1, 2).clamp(-BOUND, BOUND)
         apart = ((proposed.unsqueeze(1) - best.unsqueeze(2)) @ axes / scale).square().sum(3)

@@ -49,7 +49,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "small": {},
 }
 
-# Few rows get more and larger steps: experiments/few_rows. With small steps from 250 rows on, 512 do worse than 256.
+# Few rows get more and larger steps. With small steps from 250 rows on, 512 do worse than 256.
 BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10}, 1000: PRESETS["default"]}}
 
 # Members with a variance head overfit: fewer epochs and weight decay. experiments/few_labels, experiments/large_tables

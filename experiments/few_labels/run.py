@@ -2,6 +2,7 @@
 
     python -m experiments.few_labels.run choose --tables FOLDER    # 12 tables, ten trials
     python -m experiments.few_labels.run report                    # eight others, 20 trials
+    python -m experiments.few_labels.run choose --tables FOLDER --rows 1000 --methods gp,noisy-kfac --trials 3
 
 Each trial draws labelled rows of a table at random, and up to 1,000 others to test on. `ARD process` is one process
 with hyperparameters of maximum likelihood; its noise is at least 1e-4 of the targets' variance.
@@ -32,11 +33,11 @@ from experiments.tables import markdown, sections
 from explore import registry
 from explore.core.rng import Rng
 from explore.inference.predict import Predictor
-from explore.inference.presets import recommended_settings
+from explore.inference.presets import recommended_settings, recommended_widths
 from explore.nets.likelihoods import Gaussian, Heteroscedastic
 from explore.nets.net import mlp
 
-ROWS = (16, 32, 64, 128, 256, 512)
+ROWS, MOST = (16, 32, 64, 128, 256, 512), 1000
 TRIALS = {"choose": 10, "report": 20}
 DRAWS = 256  # networks or functions that predict
 NOISE = {"prior_shape": 1.0, "prior_rate": 0.01}
@@ -44,11 +45,11 @@ KEY = ["set", "rows", "method"]
 
 
 class Part(NamedTuple):
-    """A posterior, whether its noise depends on the input, its hidden layers, and settings beside recommended ones."""
+    """A posterior, whether its noise depends on the input, hidden layers and settings beside recommended ones."""
 
     posterior: str
     input_noise: bool = True
-    hidden: tuple[int, ...] = (50,)
+    hidden: tuple[int, ...] | None = None  # None: recommended ones
     settings: dict[str, Any] = {}  # noqa: RUF012
     least_noise: float = 0.0  # variance, in predictions
 
@@ -93,8 +94,9 @@ def scored(part: Part, trials: data.Trials) -> Scored:
     rows, columns = trials.x.shape[1:]
     kind = "heteroscedastic" if part.input_noise else "gaussian"
     cls = registry.find("posteriors", part.posterior)
-    settings = recommended_settings(cls, rows, units=max(part.hidden), likelihood=kind).settings | part.settings
-    module = mlp(columns, part.hidden, likelihood.outputs_per_target)
+    hidden = part.hidden or recommended_widths(rows)
+    settings = recommended_settings(cls, rows, units=max(hidden), likelihood=kind).settings | part.settings
+    module = mlp(columns, hidden, likelihood.outputs_per_target)
     done = fit(part.posterior, module, likelihood, trials.x, trials.y, rng, **settings)
     predictor = Predictor.sample(done.posterior, done.state, DRAWS, rng.stream("test"))
     if part.least_noise:
@@ -156,15 +158,18 @@ def summary(rows: pd.DataFrame) -> str:
 @click.argument("part", type=click.Choice([*TRIALS]))
 @names("--sets", "set", [*data.CHOOSING, *data.REPORTED], [])
 @names("--methods", "method", [name.replace(", ", "/") for name in [*METHODS, *POOLED, *CANDIDATES]], [*METHODS])
-@names("--rows", "number of labels", map(str, ROWS))
+@names("--rows", "number of labels", map(str, (*ROWS, MOST)), map(str, ROWS))
+@click.option("--trials", type=click.IntRange(1), help="Number of trials.  [default: 10, or 20 to report]")
 @click.option("--tables", type=FOLDER, help="Has the tables that choose.")
-def main(part: str, sets: list[str], methods: list[str], rows: list[str], tables: Path | None, out: Path) -> None:
+def main(
+    part: str, sets: list[str], methods: list[str], rows: list[str], trials: int | None, tables: Path | None, out: Path
+) -> None:
     """Run what is missing."""
     sets = sets or list(data.CHOOSING if part == "choose" else data.REPORTED)
 
     @cache
     def drawn(name: str, count: int) -> data.Trials | None:
-        return data.drawn(name, count, TRIALS[part], tables)
+        return data.drawn(name, count, trials or TRIALS[part], tables)
 
     @cache
     def one(name: str, count: int, method: str) -> Scored:

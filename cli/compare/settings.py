@@ -43,8 +43,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     classes = {name: registry.find("posteriors", name) for name in names if name not in baselines}
     if not classes:
         raise InputError(f"--posterior has only the baseline {BOOSTING}. Name at least one posterior")
-    if len(classes) == 1:
-        build.check_used(*classes, options["hidden"], (), "--hidden")
+    if len(names) == 1:
+        build.check_used(names[0], options["hidden"], (), "--hidden")
     common, data = problem.resolve({**options, "hidden": options["hidden"] or "50"})
     rows = round(0.9 * len(data.x))  # training rows
     if not options["hidden"]:

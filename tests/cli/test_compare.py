@@ -518,6 +518,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--data", "two.csv"], "--data needs --target"),
         (["--data", "two.csv", "--target", "y"], "cannot split 2 examples 5 times with 2 for"),
         (["--hidden", "0"], "--hidden is '0'"),
+        (["--posterior", "gp", "--hidden", "4"], "--hidden applies to networks, but gp has none"),
         (["--hidden", "100000000"], "13, 100000000, 2 units need 1600000002 weights, more than the limit of"),
         (["--splits", "100000000"], "100000000 is not in the range 1<=x<=10000"),
         (["--posterior", "bbb,,map,"], "--posterior is 'bbb,,map,'; it must be names separated by single commas"),

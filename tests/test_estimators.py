@@ -59,7 +59,7 @@ def test_the_default_is_a_process_for_numbers_unless_settings_of_a_network_are_g
     assert found(explore.BayesianRegressor(likelihood="gaussian")) == ("GP", "Gaussian")
     assert found(explore.BayesianRegressor(epochs=2)) == ("NoisyKFAC", "Gaussian")
     assert found(explore.BayesianClassifier(epochs=2), IRIS.data, NAMES)[0] == "NoisyKFAC"
-    assert presets.recommended(1001)[0] == "noisy-kfac"
+    assert presets.recommended(513)[0] == "noisy-kfac"
     with pytest.raises(InputError, match="hidden applies to networks, but gp has none"):
         explore.BayesianRegressor("gp", hidden=(4,)).fit(X, Y)
     with pytest.raises(InputError, match="gp ignores the setting prior_rate of the likelihood"):

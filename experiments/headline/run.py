@@ -4,7 +4,7 @@
 
 Nine UCI sets, and three tables of a folder (`experiments.sampling.data`), on the splits of `experiments.sampling`. All
 methods learn noise that depends on the input, except the ARD process. `five fits` are of noisy K-FAC; `default` is the
-recommended posterior of the estimators, `gp` up to 1,000 rows and one fit of noisy K-FAC beyond. `ensemble` is a deep
+recommended posterior of the estimators, `gp` up to 512 rows and one fit of noisy K-FAC beyond. `ensemble` is a deep
 ensemble with weight decay. The settings of these three follow the number of rows, and were chosen on other tables.
 `ARD process` has hyperparameters of maximum likelihood; it gets at most 2,000 rows, and its noise is at least 1e-4 of
 the targets' variance. `boosting` is tuned on a tenth of each training part (`experiments.large_tables`); its density is

@@ -17,7 +17,7 @@ NOISE = {20: {"prior_shape": 3.0, "prior_rate": 1.0}, 250: {"prior_shape": 1.0, 
 with 120 rows, a noise as small as 1/30 of the targets' standard deviation can still be estimated."""
 FEW_ROWS = {"regression": 64, "classification": 100}  # fewer rows take the preset `small`, without `BY_ROWS`
 
-FEW_LABELS = 1000  # most rows for which `recommended` is a Gaussian process: experiments/few_labels
+FEW_LABELS = 512  # most rows for which `recommended` is a Gaussian process: experiments/few_labels
 MANY_ROWS = 1000  # fewest rows for two hidden layers: experiments/large_tables
 NUMBERS = ("gaussian", "heteroscedastic")  # likelihoods of a process
 

@@ -70,6 +70,7 @@ TABLE: dict[str, dict[str, Any]] = (
     | dict.fromkeys(
         ("noisy-adam", "full", "bbb", "tensor-factorised", "mc-dropout", "ensemble", "map", "laplace", "mclmc"), PLAIN
     )
+    | {"last-layer": PLAIN}
 )
 POSTERIORS = {"13-50-1": TABLE, "LeNet-5": IMAGES, "ResNet-18": IMAGES}
 

@@ -85,6 +85,8 @@ class Predictive(Checked, ABC):
     classifies: ClassVar[bool] = True  # whether targets may be classes
     of_weights: ClassVar[bool] = True  # whether `sample` returns weights of `net`; if not, only `functions` predicts
     ignores: ClassVar[frozenset[str]] = frozenset()  # settings of the likelihood that have no effect
+    recursive: ClassVar[bool] = False  # whether updates with each example once, in any batches, are all that it needs
+    double: ClassVar[frozenset[str]] = frozenset()  # parts of the state that are always in double precision
     mixture_error: ClassVar[str] = ""  # why mixtures of this posterior are not allowed; empty: they are
     prior_error: ClassVar[str] = ""  # why weights that no data determine may not keep the prior; empty: they do
     pretrained_error: ClassVar[str] = ""  # why it cannot start from the weights of a trained module; empty: it can

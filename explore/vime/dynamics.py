@@ -73,6 +73,7 @@ class Replay:
 
 
 SCALED = 2**20  # numbers from which scales are computed
+RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +85,10 @@ class DynamicsSettings(Checked):
     posterior: str | Predictive = "noisy-kfac"
     preset: str | None = None  # None: "vime" if the posterior has it, else its first
     posterior_settings: Mapping[str, Any] = field(default_factory=dict)  # override the preset's
-    hidden: tuple[int, ...] = (32,)  # units of the hidden layers
+    hidden: tuple[int, ...] | None = None  # units of the hidden layers; None: 256 for `last-layer`, else 32
     noise_std: float | None = None  # of standardised transitions; None: learned. Paper: 5
-    n_eff: float | Literal["replay"] = 50.0  # N; if fixed, the bonus does not fade. "replay": the number stored
+    # N; if fixed, the bonus does not fade. "replay": the number stored. None: "replay" for `last-layer`, else 50.
+    n_eff: float | Literal["replay"] | None = None
     target: Literal["next", "difference"] = "next"  # the next observation, or its difference from the current one
     updates: int = 500  # training steps after each batch of experience
     batch_size: int = 10  # transitions per step
@@ -101,7 +103,7 @@ class DynamicsSettings(Checked):
             raise InputError(f"posterior_settings is {shown(self.posterior_settings)}; it must be a dict of settings")
         if self.capacity < self.minimum:
             raise InputError(f"capacity is {self.capacity}; it must be at least minimum, {self.minimum}")
-        if not all(1 <= units <= 10**5 for units in self.hidden):
+        if not all(1 <= units <= 10**5 for units in self.hidden or ()):
             raise InputError(f"hidden is {shown(self.hidden)}; every layer must have 1 to 100000 units")
 
     def build(self, inputs: int, outputs: int) -> Predictive:
@@ -116,9 +118,10 @@ class DynamicsSettings(Checked):
                     raise InputError(f"{name} applies to posteriors by name only; leave it out: {why}")
             _check_targets(self.posterior, inputs, outputs)
             return self.posterior
-        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw initial weights, which are not used
-            net = Net(mlp(inputs, self.hidden, outputs))
         cls = registry.find("posteriors", self.posterior)
+        hidden = self.hidden or ((FEATURES,) if cls.recursive else (32,))
+        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw initial weights, which are not used
+            net = Net(mlp(inputs, hidden, outputs))
         preset = self.preset or recommended_settings(cls, consumer="vime").preset
         # A weak prior: the noise may be far below the standard deviation of the observations.
         likelihood = Gaussian(noise_std=self.noise_std, prior_shape=1.0, prior_rate=0.01)
@@ -134,6 +137,8 @@ class DynamicsState(NamedTuple):
     input_scale: Float[Tensor, "1 1 I"]
     target_mean: Float[Tensor, "1 1 O"]
     target_scale: Float[Tensor, "1 1 O"]
+    learned: Int[Tensor, ""]  # transitions stored at the last training ...
+    scaled: Int[Tensor, ""]  # ... and when the scales were last computed
 
 
 class Dynamics:
@@ -148,10 +153,12 @@ class Dynamics:
         if self.posterior.net.trained:
             raise InputError("the dynamics model standardises its data; use Net without trained=True")
         self._updates: graphs.Updates | None = None
-        n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
+        self.n_eff = settings.n_eff or ("replay" if self.posterior.recursive else 50.0)
+        n = settings.minimum if isinstance(self.n_eff, str) else self.n_eff
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
         (mean, y_mean), (scale, y_scale) = (rng.tensor(t).split([inputs, outputs], 2) for t in (zeros, ones))
-        self.state = DynamicsState(self.posterior.init(float(n), 1, rng), mean, scale, y_mean, y_scale)
+        none = torch.tensor(0)
+        self.state = DynamicsState(self.posterior.init(float(n), 1, rng), mean, scale, y_mean, y_scale, none, none)
 
     def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
         """Return n transitions as standardised data for the network: inputs x [1, n, I] and targets y [1, n, O]."""
@@ -163,15 +170,16 @@ class Dynamics:
         )
 
     def train(self, replay: Replay, rng: Rng) -> None:
-        """Recompute the scales, and take `updates` training steps on transitions drawn with replacement."""
+        """Recompute the scales, and take `updates` training steps on transitions drawn with replacement.
+
+        A `recursive` posterior learns each new transition once. Its scales are recomputed, and it learns the whole
+        replay anew, whenever the number of transitions has doubled.
+        """
+        if self.posterior.recursive:
+            return self._train_recursively(replay, rng)
         rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()
-        inputs, target = self._sample(replay, rng)
-        scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
+        self.state = self._rescaled(replay, rng)
         state = self.state.posterior
-        if self.settings.n_eff == "replay":
-            n_data = torch.tensor(self.posterior.stands_for(len(replay)), dtype=torch.float64)
-            state = state._replace(common=state.common._replace(n_data=n_data))
-        self.state = DynamicsState(state, *(t.to(self._rng.dtype) for t in scales))
         data = self.batch(replay.inputs[rows.flatten()], replay.next[rows.flatten()])
         x, y = (t.view(*rows.shape, -1).unsqueeze(1) for t in data)  # [updates, 1, B, ...]
         if self._updates is None:
@@ -180,6 +188,32 @@ class Dynamics:
         for step in zip(x, y, strict=True):
             state, _ = self._updates(state, Batch(*step), 0.0)
         self.state = self.state._replace(posterior=self.posterior.end_epoch(self._updates.copied(state)))
+
+    def _train_recursively(self, replay: Replay, rng: Rng) -> None:
+        new, anew = replay.total - int(self.state.learned), replay.total >= 2 * int(self.state.scaled)
+        if anew:
+            fresh = self.posterior.init(float(len(replay)), 1, rng)
+            self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=torch.tensor(replay.total))
+        state = self._counted(self.state.posterior, replay)
+        for part in zip(*(t.split(RECURSION) for t in replay.last(len(replay) if anew else new)), strict=True):
+            state, _ = self.posterior.update(state, self.batch(*part), rng)
+        self.state = self.state._replace(posterior=state, learned=torch.tensor(replay.total))
+
+    def _rescaled(self, replay: Replay, rng: Rng) -> DynamicsState:
+        """Return the state with the scales and the effective data size of the replay."""
+        inputs, target = self._sample(replay, rng)
+        scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
+        counts = self.state.learned, self.state.scaled
+        return DynamicsState(
+            self._counted(self.state.posterior, replay), *(t.to(self._rng.dtype) for t in scales), *counts
+        )
+
+    def _counted(self, state: State, replay: Replay) -> State:
+        """Return the posterior's state with the replay's effective data size, if `n_eff` is "replay"."""
+        if self.n_eff != "replay":
+            return state
+        n_data = torch.tensor(self.posterior.stands_for(len(replay)), dtype=torch.float64)
+        return state._replace(common=state.common._replace(n_data=n_data))
 
     @property
     def alive(self) -> bool:

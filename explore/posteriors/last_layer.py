@@ -1,0 +1,203 @@
+"""Exact Bayesian linear regression on the last hidden layer of a network, whose other layers stay as they are.
+
+With the features phi(x) of the last hidden layer (random ReLU features, or those of a trained network), and for each
+output o with noise precision tau_o,
+
+    q(w_o) = N(m_o, (N tau_o F / lambda + I / eta)^-1),    F = E[phi phi^T],    m_o = N tau_o / lambda Cov_o E[phi y_o]
+
+F, E[phi y] and E[y^2] are means over all examples so far, so a pass over the data gives the posterior, in whatever
+batches. In the eigenbasis of F all covariances are diagonal. q(tau_o) is Gamma, at the optimum of the ELBO (Bishop:
+Pattern Recognition and Machine Learning, 2006, section 10.3). With `forgetting` below 1, examples lose weight with each
+that follows, and what is no longer seen returns to the prior.
+
+The gains of one more example, with s_o = tau_o phi^T Cov_o phi and the residual e_o, are closed forms:
+
+    KL(q' || q) = 1/2 sum_o [log(1 + s_o) - s_o / (1 + s_o) + tau_o e_o^2 s_o / (1 + s_o)^2]
+
+and, in expectation over its target, 1/2 sum_o log(1 + s_o).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core.errors import InputError
+from explore.core.linalg import eigh, over
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Means, Taps, Weights
+from explore.execution import parallel
+from explore.inference.base import Common, common
+from explore.inference.gaussian import Density, GaussianPosterior, PredictiveForm
+from explore.inference.structures.base import Blocks, Diagonal
+from explore.inference.updates.steps import settle
+from explore.nets.likelihoods.gaussian import Gamma, half_count
+from explore.nets.protocols import Layer, Network, Noise
+
+ROUNDS = 20  # between the weights and the noise
+
+
+class LastLayerState(NamedTuple):
+    """The state of `LastLayer`; statistics are in double precision, since rounding errors would act as data."""
+
+    common: Common
+    weights: Weights  # of the fixed layers, [R, 1, I, O]
+    seen: Float[Tensor, " R"]  # number of examples, less those forgotten
+    inputs: Float[Tensor, "R F F"]  # E[phi phi^T]
+    cross: Float[Tensor, "R F O"]  # E[phi y]
+    squares: Float[Tensor, "R O"]  # E[y^2]
+    basis: Float[Tensor, "R F F"]  # eigenvectors of `inputs`, in columns
+    precision: Float[Tensor, "R F O"]  # of the weights, in this basis
+    mean: Float[Tensor, "R F O"]  # of the weights
+
+
+class Readout(NamedTuple):
+    """A network of which only the last layer has samples. Its layers are the last one, all others, and the norms."""
+
+    net: Network
+
+    @property
+    def width(self) -> int:
+        return self.net.outputs
+
+    def output(self, layers: Sequence[Tensor], x: Tensor) -> Float[Tensor, "R S B O"]:
+        return self.taps(layers, x).inputs[:, :, :, 0] @ layers[0]
+
+    def taps(self, layers: Sequence[Tensor], x: Tensor) -> Taps:
+        """Return the inputs of the last layer, and the slope of the outputs where all its weights are -1."""
+        last, *others = layers
+        before = len(self.net.shapes) - 1
+        out, pullback = self.net.forward((*others[:before], -torch.ones_like(last[:, :1]), *others[before:]), x, last=1)
+        return pullback(torch.ones_like(out))[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastLayer(GaussianPosterior):
+    """Exact linear regression on fixed features, for real-valued targets; `Net(module, trained=True)` keeps a module's.
+
+    Not for classes: `laplace` with subset="last" is for them.
+    """
+
+    epochs: int = 1
+    batch_size: int = 1024
+    forgetting: float = 1.0  # factor on the weight of an example with each that follows
+    predictive: PredictiveForm = "sampled"  # the same as linearised, and faster with many outputs
+
+    ranges: ClassVar[dict[str, str]] = {"forgetting": "(0, 1]"}
+    partial: ClassVar[bool] = False
+    classifies: ClassVar[bool] = False
+    recursive: ClassVar[bool] = True
+    mixture_error: ClassVar[str] = "last-layer is exact for its features; leave out members, and use more units"
+    ignores: ClassVar[frozenset[str]] = frozenset({"rate"})
+    double: ClassVar = frozenset({"seen", "inputs", "cross", "squares", "basis", "precision", "mean"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not hasattr(self.likelihood, "noise_std") or self.likelihood.outputs_per_target > 1:
+            name = type(self.likelihood).__name__
+            raise InputError(f"last-layer does not support the likelihood {name}; use Gaussian, or laplace for classes")
+        if self.net.norms and not self.net.trained:
+            raise InputError("last-layer does not train norms (batch norm); use Net(module, trained=True), or no norms")
+
+    @property
+    def coordinates(self) -> tuple[tuple[int, int], ...]:
+        return self.net.shapes[-1:]
+
+    def init(self, n_data: float, replicas: int, rng: Rng) -> LastLayerState:
+        *fixed, last = self.net.initial(replicas, rng, 1)
+        cross = torch.zeros_like(last.squeeze(1), dtype=torch.float64)
+        features = cross.shape[1]
+        inputs, basis = cross.new_zeros(replicas, features, features), torch.eye(features).to(cross)
+        return LastLayerState(
+            common(self, n_data, replicas, rng), tuple(fixed), cross[:, 0, 0], inputs, cross, cross[:, 0],
+            basis.repeat(replicas, 1, 1), cross + 1 / self.eta, last.squeeze(1).double() if self.net.trained else cross,
+        )  # fmt: skip
+
+    def update(self, state: LastLayerState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[Any, Info]:
+        """Add the examples of a batch, once each."""
+        phi, y = self.features(state, batch.x), batch.y.double()
+        count = phi.shape[1] * parallel.world().processes
+        weight = self.forgetting ** torch.linspace(count - 1, 0, phi.shape[1]).to(y)
+        seen = self.forgetting**count * state.seen + count / phi.shape[1] * weight.sum()
+        weight = weight / weight.sum()
+        weighted = phi.mT * weight
+        means = parallel.mean((weighted @ phi, weighted @ y, (weight[:, None] * y.square()).sum(1)))
+        share = 1 - self.forgetting**count * state.seen / seen  # of the batch in the means
+        inputs, cross, squares = (
+            torch.lerp(old, new, over(share, old)) for old, new in zip(state[3:6], means, strict=True)
+        )
+        shared = state.common._replace(step=state.common.step + 1, taken=state.common.taken + 1)
+        new = state._replace(common=shared, seen=seen, inputs=inputs, cross=cross, squares=squares)
+        return settle(self._solved(new), state), {}
+
+    def _solved(self, state: LastLayerState) -> LastLayerState:
+        """Return the state with the weights and the noise that its statistics determine."""
+        values, basis, _ = eigh(state.inputs)
+        values, cross, eta = values.clamp_min(0).unsqueeze(2), basis.mT @ state.cross, self.eta
+        count = state.seen.clamp_max(float(state.common.n_data)).unsqueeze(1) / self.kl_weight
+        noise, kind = state.common.noise, self.likelihood
+        for _ in range(ROUNDS):
+            tau = (noise.shape / noise.rate).double()
+            data = (count * tau).unsqueeze(1)
+            precision = data * values + 1 / eta
+            mean = data * cross / precision
+            if kind.noise_std is not None:
+                break
+            squares = state.squares + (mean * (values * mean - 2 * cross) + values / precision).sum(1)
+            half = half_count(1.0, 1.0) * count.expand_as(squares)
+            noise = Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
+        noise = Gamma(*(value.to(state.common.noise.rate) for value in noise))
+        shared = state.common._replace(noise=noise)
+        return state._replace(common=shared, basis=basis, precision=precision, mean=basis @ mean)
+
+    def features(self, state: LastLayerState, x: Tensor) -> Float[Tensor, "R B F"]:
+        """Return phi at x [R, B, ...], in double precision; if the last layer has a bias, the constant 1 is last."""
+        taps = Readout(self.net).taps(self.layers(state, (state.mean.to(x).unsqueeze(1), *state.weights)), x)
+        # At negative outputs no activation has the slope 1. Checked once, since a GPU has to wait for it.
+        if not int(state.common.step) and not x.is_meta and (taps.grads.shape[3] > 1 or (taps.grads != 1).any()):
+            raise InputError("last-layer needs a network that ends with a dense layer; leave out what follows it")
+        return taps.inputs[:, 0, :, 0].double()
+
+    def gaussian(self, state: LastLayerState) -> Density:
+        like = state.common.noise.rate
+        eye = torch.eye(state.mean.shape[2]).to(like).expand(len(like), -1, -1)
+        block = Diagonal(state.precision.to(like), state.basis.to(like), eye)
+        return (state.mean.to(like),), Blocks((block,)), 1.0
+
+    def completed(self, state: LastLayerState, mean: Means) -> Means:
+        return *(w.squeeze(1) for w in state.weights), *mean
+
+    def functions(self, state: LastLayerState, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
+        layers = self.layers(state, (*self.sample_coordinates(state, n, rng), *state.weights), 1)
+        return Readout(self.net), layers, self.likelihood.sample_noise(state.common.noise, n, rng)
+
+    def sample(self, state: LastLayerState, n: int, rng: Rng) -> tuple[Layer, ...]:
+        fixed = (w.expand(-1, n, -1, -1) for w in state.weights)
+        return self.layers(state, (*fixed, *self.sample_coordinates(state, n, rng)))
+
+    def information_gain(self, state: LastLayerState, batch: Batch) -> Float[Tensor, "R B"]:
+        """Return KL(q' || q) in nats, where q' also knows one example of the batch."""
+        phi = self.features(state, batch.x)
+        s, tau = self._leverage(state, phi), self.expected_noise(state).double()
+        residual = batch.y.double() - phi @ state.mean
+        each = s.log1p() - s / (1 + s) + tau * residual.square() * s / (1 + s).square()
+        return 0.5 * each.sum(2).to(batch.x)
+
+    def expected_gain(self, state: LastLayerState, x: Tensor) -> Float[Tensor, "R B"]:
+        """Return the expectation of `information_gain` over the target of each x, in nats."""
+        return 0.5 * self._leverage(state, self.features(state, x)).log1p().sum(2).to(x)
+
+    def _leverage(self, state: LastLayerState, phi: Tensor) -> Float[Tensor, "R B O"]:
+        """Return s: variances of the outputs over those of their noise."""
+        return (phi @ state.basis).square() @ (1 / state.precision) * self.expected_noise(state).double()
+
+
+PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}, "vime": {}}
+
+REFUSES = ("norms", "Categorical", "Bernoulli", "Heteroscedastic")
+CONTRACT: dict[str, object] = {"refuses": REFUSES, "linear": [("covariance", {})]}

@@ -92,7 +92,7 @@ def _points(kind: str) -> dict[str, EntryPoint]:
 
 
 def names(kind: str) -> dict[str, str]:
-    """Return name -> description of a kind's plug-ins. Raise InputError for a file that is no plug-in and no helper."""
+    """Return name -> description of a kind in `KINDS`. Raise InputError for a file that is no plug-in and no helper."""
     described = {name: plug_in.description for name, plug_in in (_table(kind) | _files(kind)).items()}
     for name, point in _points(kind).items():
         described.setdefault(name, f"from {point.dist.name if point.dist else 'another package'}: {point.value}")
@@ -234,7 +234,10 @@ def _beside(cls: Any) -> dict[str, type]:
 
 
 def acquisition(name: str, **settings: Any) -> Any:
-    """Return an acquisition: the function, or an instance of the class. Raise InputError for a wrong name or value."""
+    """Return an acquisition by name: the function, or an instance of the class with these settings.
+
+    Raise InputError for an unknown name, an invalid setting, or any setting of an acquisition that has none.
+    """
     rule = find("acquisitions", name)
     allowed = settings_of(rule) if isinstance(rule, type) and dataclasses.is_dataclass(rule) else {}
     if settings and not allowed:

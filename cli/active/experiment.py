@@ -38,7 +38,7 @@ class Experiment:
                 f"{s.rounds} rounds need {wanted} points, but the pool of {self.dataset.name} has only "
                 f"{pool.shape[1]}. Reduce --rounds or --acquire."
             )
-        self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))  # names of rules
+        self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))  # the tested one first
         self.posterior = self._posterior(s.initial)
         problem.check_memory(self.posterior, s.trials * len(self.arms), s.samples)
         rule = registry.acquisition(s.acquisition, **s.acquisition_settings)

@@ -84,7 +84,9 @@ def _candidates(
 ) -> Iterator[Candidate]:  # fmt: skip
     """Yield the posterior `name` with each combination of grid values. `rows` is the number of training rows."""
     preset, allowed = options["preset"], registry.settings_of(cls)
-    values, axes = ({key: text for key, text in of[""].items() if key in allowed} | of[name] for of in (fixed, grid))
+    values, axes = (
+        {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
+    )
     _check_once(values, axes, lambda key: f"{key} of {name}")
     varied = axes | {LIKELIHOOD + key: text for key, text in grid["likelihood"].items()}
     if varied and not options["validate"] and not hasattr(cls, "divergence"):

@@ -75,7 +75,7 @@ def laplace(
 
 
 def refined(model: FittedModel, x: Any, y: Any = None, epochs: int = 5, **settings: Any) -> FittedModel:
-    """Return a model whose posterior is noisy K-FAC, trained from `model`, the result of `laplace`, on.
+    """Return a model whose posterior is noisy K-FAC, trained further from `model`, the result of `laplace`.
 
     x and y are the training data, as in `laplace`; `epochs` are passes over them. `settings` are those of noisy K-FAC,
     such as lr=0.1, by default those of its preset `default`, or for images `image`, without tempering, and the prior

@@ -120,7 +120,7 @@ class ActiveLearner:
         return self._pool.round
 
     def tell(self, indices: Any, y: Any) -> None:
-        """Add labels y to the points [R, k] with these indices ([k] if R = 1).
+        """Add labels y to the points with these integer indices, [R, k] ([k] if R = 1).
 
         Targets are [R, k, O] ([R, k] if O = 1), class indices [R, k]. With the likelihood `PartialGaussian`, NaN marks
         outputs of a point that were not measured. Raise InputError for points that are not allowed or already labelled,

@@ -10,7 +10,6 @@ from explore.core.shapes import State
 from explore.core.shapes import flatten as flat  # noqa: F401
 from explore.core.shapes import unflatten as unflat
 
-
 normal = torch.distributions.MultivariateNormal
 
 

@@ -22,25 +22,17 @@ class Whole(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-class Names(click.ParamType):
-    """Comma-separated names of plug-ins or presets; underscores become hyphens."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return ",".join(map(registry.hyphened, value.split(",")))
+def names(text: str) -> str:
+    """Return comma-separated names of plug-ins or presets, with hyphens for underscores."""
+    return ",".join(map(registry.hyphened, text.split(",")))
 
 
-class Column(click.ParamType):
-    """Column names, normalised to Unicode NFC like the column names of tables."""
-
-    name = "column"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return unicodedata.normalize("NFC", value)
+def column(text: str) -> str:
+    """Return column names in Unicode NFC, like the column names of tables."""
+    return unicodedata.normalize("NFC", text)
 
 
-NAMES, COLUMN = Names(), Column()
+NAMES, COLUMN = names, column  # types of options: click shows the name `column` in help
 QUOTED = """; quote a name with commas: '"x, y",z'."""
 POSITIVE = Whole(1, 10**9)
 SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomState and stable-baselines3
@@ -77,7 +69,6 @@ columns = _together(
         help="Class target in which NA, nan, - and the like are classes, not missing values; repeatable.",
     ),
 )  # fmt: skip
-# Options of the data.
 data = _together(
     click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list datasets`.  [default: boston]"),
     click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Your table instead."),

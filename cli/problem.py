@@ -188,10 +188,7 @@ def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, n
 
 
 def recommended(options: Mapping[str, Any], texts: Mapping[str, str], likelihood: str, rows: int) -> tuple[str, str]:
-    """Return the posterior and likelihood for a table whose likelihood is `likelihood`, unless `options` name them.
-
-    `texts` are settings of the posterior.
-    """
+    """Return posterior and likelihood: those in `options` or the default; `texts` are settings of the posterior."""
     of_net = bool(texts) or any(options.get(option) for option in OF_NETS)
     return presets.chosen(options["posterior"], options["likelihood"], likelihood, rows, of_net)
 

@@ -97,7 +97,12 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
         experiment.events(Path(), lambda event: None)
         return
     if old:
-        _resume(old, metadata, None if wanted == recorded else wanted, experiment.done < experiment.total)
+        if wanted != recorded:
+            old.extend(written(wanted))
+        if experiment.done < experiment.total:
+            for change in differences(old.config["sessions"][-1], metadata):
+                display.echo(f"Warning: {change}", err=True)
+            old.resumed(metadata)
     warnings = _announce(experiment, old, options["quiet"])
     content = written(experiment.settings), experiment.state_dict(), metadata
     record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
@@ -108,16 +113,6 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     ranks.forget()
     notes = {"notes": [note for note in experiment.note.splitlines() if note], "warnings": warnings}
     _print(result, record, notes, options["as_json"], options["quiet"])
-
-
-def _resume(old: Run, metadata: Mapping[str, Any], extended: Any, goes_on: bool) -> None:
-    """Record `extended` settings. If the run `goes_on`, record this session and warn if, e.g., the device changed."""
-    if extended is not None:
-        old.extend(written(extended))
-    if goes_on:
-        for change in differences(old.config["sessions"][-1], metadata):
-            display.echo(f"Warning: {change}", err=True)
-        old.resumed(metadata)
 
 
 def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]:

@@ -123,6 +123,5 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
     """Convert a column to numbers, unless a cell is not numeric or would lose digits or leading zeros."""
     values, odd = texts.numbers(column, decimal)
-    if len(odd) or texts.code(column) or texts.ambiguous(column):
-        return column
-    return column if any(sum(map(str.isdigit, cell)) > 17 for cell in column) else values
+    inexact = any(sum(map(str.isdigit, cell)) > 17 for cell in column)
+    return column if len(odd) or inexact or texts.code(column) or texts.ambiguous(column) else values

@@ -8,8 +8,6 @@ table, `PLUG_INS`: name -> callable with a `description`. Other distributions us
 `explore.posteriors`, `explore.acquisitions`, ...; "module:Class" selects any class without registration.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses
@@ -94,11 +92,7 @@ def _points(kind: str) -> dict[str, EntryPoint]:
 
 
 def names(kind: str) -> dict[str, str]:
-    """Return all plug-ins of a kind (a key of `KINDS`) as a dict: name -> description.
-
-    Raises:
-        InputError: for a file of the kind's package that is neither a plug-in nor a helper.
-    """
+    """Return name -> description of a kind in `KINDS`. Raise InputError for a file that is no plug-in and no helper."""
     described = {name: plug_in.description for name, plug_in in (_table(kind) | _files(kind)).items()}
     for name, point in _points(kind).items():
         described.setdefault(name, f"from {point.dist.name if point.dist else 'another package'}: {point.value}")
@@ -106,11 +100,7 @@ def names(kind: str) -> dict[str, str]:
 
 
 def find(kind: str, name: str) -> Any:
-    """Return the class or function of a plug-in, given its name or "module:Class".
-
-    Raises:
-        InputError: for an unknown name (the message lists the allowed names), or a plug-in that cannot be loaded.
-    """
+    """Return a plug-in by name or "module:Class". Raise InputError if there is none, or if it cannot be loaded."""
     if not isinstance(name, str):
         raise InputError(f"the name of a {KINDS[kind]} must be a string; got {shown(name)}")
     if ":" in name:
@@ -129,11 +119,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def load(path: str, kind: str) -> Any:
-    """Return the class or function at "module:name"; error messages describe this object as `kind`.
-
-    Raises:
-        InputError: if the object does not exist or cannot be imported, or `path` is not "module:name".
-    """
+    """Return the class or function at "module:name". Raise InputError, which calls it `kind`, if that fails."""
     module, _, attribute = path.partition(":")
     try:
         if not (module and attribute):  # before the import, which runs code
@@ -165,11 +151,7 @@ def listed_presets(cls: Any) -> list[str]:
 
 
 def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:
-    """Return the settings of a preset, or of the first preset if `preset` is None.
-
-    Raises:
-        InputError: for an unknown preset; the message lists the `listed_presets`.
-    """
+    """Return the settings of a preset (None: the first one). Raise InputError for an unknown preset."""
     allowed = presets(cls)
     name = next(iter(allowed)) if preset is None else hyphened(str(preset))
     if name not in allowed:
@@ -187,15 +169,11 @@ class Configured(NamedTuple):
 
 
 def configured(
-    kind: str,
-    name: str,
-    options: Mapping[str, str] | Iterable[tuple[str, str]] = (),
-    preset: str | None = None,
+    kind: str, name: str, options: Mapping[str, str] | Iterable[tuple[str, str]] = (), preset: str | None = None
 ) -> Configured:
     """Return a plug-in by name, with the settings of a preset (None: the first one) overridden by `-p key=value`.
 
-    Raises:
-        InputError: for an unknown name, preset or setting, or a value of the wrong type.
+    Raise InputError for an unknown name, preset or setting, or a value of the wrong type.
     """
     make, texts = find(kind, name), dict(options)
     chosen = next(iter(presets(make))) if preset is None else hyphened(preset)
@@ -239,8 +217,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
 def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> Any:
     """Create a posterior of a class. If `members` is set and is not a field of the class, create a mixture of fits.
 
-    Raises:
-        InputError: for a class that is not a posterior, or a value that is not allowed.
+    Raise InputError for a class that is not a posterior, or a value that is not allowed.
     """
     abstract = getattr(cls, "__abstractmethods__", ())
     if lacking := [part for part in POSTERIOR if part in abstract or not hasattr(cls, part)]:
@@ -259,8 +236,7 @@ def _beside(cls: Any) -> dict[str, type]:
 def acquisition(name: str, **settings: Any) -> Any:
     """Return an acquisition by name: the function, or an instance of the class with these settings.
 
-    Raises:
-        InputError: for an unknown name, an invalid setting, or any setting of an acquisition that has none.
+    Raise InputError for an unknown name, an invalid setting, or any setting of an acquisition that has none.
     """
     rule = find("acquisitions", name)
     allowed = settings_of(rule) if isinstance(rule, type) and dataclasses.is_dataclass(rule) else {}
@@ -276,8 +252,7 @@ def acquisition(name: str, **settings: Any) -> Any:
 def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Convert the strings of `-p key=value` to settings of `target`, a dataclass or a mapping from names to types.
 
-    Raises:
-        InputError: for a class that is not a dataclass, an unknown key or a value of the wrong type.
+    Raise InputError for a class that is not a dataclass, an unknown key or a value of the wrong type.
     """
     allowed = target if isinstance(target, Mapping) else settings_of(target)
     settings = {}
@@ -292,12 +267,9 @@ def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -
 
 
 def settings_of(cls: Any) -> dict[str, Any]:
-    """Return name -> type for each field of a dataclass whose value can be given as a string.
+    """Return name -> type for each field of the dataclass `cls` whose value can be given as a string.
 
-    For a posterior, this includes `members`, the number of fits in a mixture.
-
-    Raises:
-        InputError: for a class that is not a dataclass.
+    For a posterior, this includes `members`, the number of fits in a mixture. Raise InputError for another class.
     """
     if not dataclasses.is_dataclass(cls):
         raise InputError(f"{getattr(cls, '__name__', cls)} must be a dataclass to have settings")

@@ -1,7 +1,5 @@
 """The experiment of `explore active`: a learner built from settings, and the results of its rounds."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -27,15 +25,7 @@ from explore.runs.record import Run
 
 
 class Experiment:
-    """A learner with its data, its arms and the results of its finished rounds.
-
-    Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
-
-    Attributes:
-        arms: names of the acquisitions; the one under test comes first.
-        history: metric -> tensor [rounds, R], with R = arms x trials replicas. `labels` is [rounds].
-        seconds: duration of all finished rounds.
-    """
+    """A learner with its data, its arms and the results of its finished rounds; see `explore.cli.start.Experiment`."""
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         self.settings = s = settings
@@ -48,7 +38,7 @@ class Experiment:
                 f"{s.rounds} rounds need {wanted} points, but the pool of {self.dataset.name} has only "
                 f"{pool.shape[1]}. Reduce --rounds or --acquire."
             )
-        self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))
+        self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))  # the tested one first
         self.posterior = self._posterior(s.initial)
         problem.check_memory(self.posterior, s.trials * len(self.arms), s.samples)
         rule = registry.acquisition(s.acquisition, **s.acquisition_settings)
@@ -67,8 +57,8 @@ class Experiment:
         labelled = np.tile(split.labelled, (len(self.arms), 1))
         self.learner.tell(labelled, self.dataset.y[labelled])
         self.test = np.tile(split.test, (len(self.arms), 1))
-        self.history: dict[str, Tensor] = {}
-        self.seconds = 0.0
+        self.history: dict[str, Tensor] = {}  # metric -> [rounds, R], R = arms x trials; the number of labels: [rounds]
+        self.seconds = 0.0  # duration of all finished rounds
         if old:
             self.load_state_dict(old.state)
             if self.rounds < len(old.state["history"].get("labels", ())):

@@ -11,8 +11,6 @@
 Lines, rounds and trials count from 1.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,10 +105,7 @@ def _selected(dataset: Dataset, event: Round, results: Sequence[dict[str, Any]])
 
 
 def curves(results: pd.DataFrame, metric: str) -> dict[str, pd.DataFrame]:
-    """Return arm -> table of the metric, with one row per number of labels and one column per trial.
-
-    If there is a control, the entry `difference` is the acquisition under test minus the control, paired by trial.
-    """
+    """Return arm -> table of the metric [labels, trials]; with a control, `difference` is the rule minus it."""
     groups = results.groupby("arm", sort=False)
     arms = {str(arm): rows.pivot(index="labels", columns="trial", values=metric) for arm, rows in groups}
     rule, *control = arms.values()
@@ -278,6 +273,5 @@ def _best_scores(selected: Mapping[Opened, pd.DataFrame]) -> Section:
         if arm != CONTROL
     }
     drawn = drawing.curves({"best acquisition score": lines}, "round", ("o-",), width=6)
-    return Section(
-        "Best score by round", drawn, ["Best acquisition score of each round: the gain that the rule still expects."]
-    )
+    note = "Best acquisition score of each round: the gain that the rule still expects."
+    return Section("Best score by round", drawn, [note])

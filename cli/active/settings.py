@@ -1,7 +1,5 @@
 """Settings of `explore active`."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -101,7 +99,5 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
         targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,
     )  # fmt: skip
-    if settings.targets is None:
-        return settings
-    matrix = settings.aims(settings.table()[1])
-    return settings if matrix is None else replace(settings, targets_digest=_digest(matrix))
+    aims = settings.aims(settings.table()[1]) if settings.targets else None
+    return replace(settings, targets_digest=_digest(aims)) if aims else settings

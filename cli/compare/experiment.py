@@ -1,7 +1,5 @@
 """The experiment of `explore compare`: fits of posteriors on splits of a data set, and their results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,16 +46,7 @@ PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary":
 
 
 class Experiment:
-    """The posteriors, the splits of the data, and the results so far.
-
-    Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
-
-    Attributes:
-        posteriors: all posteriors by name, in the order of the settings.
-        groups: lists of posterior names; the posteriors in a list are fitted jointly.
-        finished: the results of the finished posteriors, by name.
-        saved: the latest fitted posterior, or None.
-    """
+    """The posteriors, the splits of the data, and the results so far; see `explore.cli.start.Experiment`."""
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         self.settings = settings
@@ -69,9 +58,9 @@ class Experiment:
             posterior = problem.posterior(settings, self.dataset, chosen.name, chosen.settings, settings.noise(label))
             problem.check_memory(posterior, settings.splits, settings.samples)
             self.posteriors[label] = posterior
-        self.groups = list(self._grouped())
+        self.groups = list(self._grouped())  # names of posteriors that are fitted jointly
         self.finished: dict[str, Finished] = {}
-        self.saved: Saved | None = None
+        self.saved: Saved | None = None  # the latest fitted posterior
         self._saved: dict[str, Any] | None = None  # checkpoint of the current fit
         self._seconds = 0.0
         if old:

@@ -8,8 +8,6 @@
 - model.pt: all finished posteriors, for all splits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -105,10 +103,7 @@ def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series
 
 
 def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
-    """Return one table per metric, with each posterior's mean and its difference from the best posterior.
-
-    The log-likelihood table also has a calibration metric and the ELBO; the error table has the fit's seconds.
-    """
+    """Return one table per metric, with each posterior's mean and its difference from the best posterior."""
     every = {}
     for metric in metrics(results.values(), TITLES):
         winner, apart = differences(results, metric)

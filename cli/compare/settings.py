@@ -1,7 +1,5 @@
 """Settings of `explore compare` that determine its results."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -90,10 +88,11 @@ def _candidates(
         {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
     )
     _check_once(values, axes, lambda key: f"{key} of {name}")
-    shared = {LIKELIHOOD + key: text for key, text in grid["likelihood"].items()}
-    if axes | shared and not options["validate"] and not hasattr(cls, "divergence"):
+    varied = axes | {LIKELIHOOD + key: text for key, text in grid["likelihood"].items()}
+    if varied and not options["validate"] and not hasattr(cls, "divergence"):
         raise InputError(f"--grid selects by the variational bound, which {name} does not have. Add --validate 0.2")
-    for point in _points(axes | shared):
+    for texts in itertools.product(*(text.split(",") for text in varied.values())):
+        point = dict(zip(varied, map(str.strip, texts), strict=True))
         scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
         choice = problem.configured(name, values | point, preset)
         if choice.preset == presets.BY_ROWS:
@@ -108,12 +107,6 @@ def _check_once(fixed: Mapping[str, str], axes: Mapping[str, str], title: Any) -
     """Raise InputError if a setting is both fixed and in the grid."""
     if both := fixed.keys() & axes.keys():
         raise InputError(f"{title(min(both))} is set by both -p and --grid. Pass it only once")
-
-
-def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield every combination of grid values, as a dict from setting to string."""
-    for texts in itertools.product(*(text.split(",") for text in axes.values())):
-        yield dict(zip(axes, map(str.strip, texts), strict=True))
 
 
 def _names(text: str) -> list[str]:

@@ -67,8 +67,7 @@ def _print(about: str, frame: pd.DataFrame, out: Path | None, notes: Sequence[st
         return
     classes = [name for name in frame if str(name).startswith(f"{PREFIX}p_")]
     if len(classes) > WIDE:  # print only the probability of the most likely class
-        likeliest = frame[classes].max(axis=1)
-        frame = frame.drop(columns=classes).assign(**{f"{PREFIX}p": likeliest})
+        frame = frame.drop(columns=classes).assign(**{f"{PREFIX}p": frame[classes].max(axis=1)})
     cells = frame.head(SHOWN).map(lambda v: f"{v:.5g}" if isinstance(v, float) else str(v))
     cells.insert(0, "row", [str(i + 1) for i in range(len(cells))])
     display.show(display.Table.of(cells.rename(columns=lambda name: str(name).removeprefix(PREFIX))))

@@ -91,27 +91,25 @@ def raised(error: Exception) -> str:
     return f"{message} ({type(error).__name__} at {users[-1][0]}, line {users[-1][1]})" if users else message
 
 
-def one_of(kind: str, name: str, allowed: Iterable[object], more: str = "") -> InputError:
-    """Return the InputError for a name that is not in `allowed`; `more` is appended to the message."""
-    names = listed(sorted(map(str, allowed))) or "none"
-    return InputError(f"unknown {kind} {shown(name)}; allowed: {names}{more}")
+def one_of(kind: str, name: str, allowed: Iterable[object]) -> InputError:
+    """Return the InputError for a name that is not in `allowed`."""
+    return InputError(f"unknown {kind} {shown(name)}; allowed: {listed(sorted(map(str, allowed))) or 'none'}")
 
 
 def check_range(name: str, value: Any, interval: str) -> None:
     """Raise InputError unless the value is a number in the interval, e.g. "[0, 1)". NaN is in no interval."""
-    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else None
-    if number is None:
+    if not fits(float, value):
         raise InputError(f"{name} is {shown(value)}; it must be a number in {interval}")
     low, high = map(float, interval[1:-1].split(","))
-    above = number >= low if interval[0] == "[" else number > low
-    below = number <= high if interval[-1] == "]" else number < high
+    above = value >= low if interval[0] == "[" else value > low
+    below = value <= high if interval[-1] == "]" else value < high
     if not (above and below):
         raise InputError(f"{name} is {shown(value)}; it must be in {interval}")
 
 
 def check_count(name: str, value: Any) -> None:
     """Raise InputError unless the value is a whole number of at least 1."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+    if not fits(int, value) or value < 1:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
 
 
@@ -127,7 +125,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
             if get_origin(hints[f.name]) is Literal:
                 raise one_of(f.name, str(value), get_args(hints[f.name]))
             raise InputError(f"{f.name} is {shown(value)}; it must be {describe(hints[f.name], 'a tuple')}")
-        if isinstance(value, Real) and not isinstance(value, bool):
+        if fits(float, value):
             interval = ranges.get(f.name, "(0, inf)")
             check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
 

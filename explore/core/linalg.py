@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.context import Number
 
 JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is flagged as failed
 HELD, HELD_ON_DEVICE = 2**24, 2**28  # maximum numbers of an intermediate: 64 MiB and 1 GiB in single precision
@@ -54,9 +55,7 @@ def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
     return torch.linalg.solve_triangular(root, eye, upper=False, left=False)
 
 
-def eigh(
-    matrix: Float[Tensor, "*N n n"],
-) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
+def eigh(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
     """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and whether each decomposition succeeded.
 
     A matrix with NaN or infinite entries, or for which the solver does not converge, is replaced by the identity.
@@ -109,7 +108,7 @@ def added(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
 
 
-def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
+def moved(x: Tensor, direction: Tensor, step: Number, per: Tensor | None = None) -> Tensor:
     """Return x + step * direction / per (None: no division). `step` is a number, a scalar tensor or a tensor [R]."""
     if isinstance(step, Tensor):
         steps = cast(Tensor, over(step, x))
@@ -120,11 +119,7 @@ def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None
 
 
 def averaged(
-    old: Float[Tensor, "N I O"],
-    x: Float[Tensor, "N I n"],
-    y: Float[Tensor, "N n O"],
-    keep: float | Tensor,
-    weight: float | Tensor,
+    old: Float[Tensor, "N I O"], x: Float[Tensor, "N I n"], y: Float[Tensor, "N n O"], keep: Number, weight: Number
 ) -> Float[Tensor, "N I O"]:
     """Return keep * old + weight * (x @ y). `keep` and `weight` are numbers, scalar tensors or tensors [N]."""
     if isinstance(keep, Tensor) or isinstance(weight, Tensor):
@@ -132,7 +127,7 @@ def averaged(
     return torch.baddbmm(old, x, y, beta=keep, alpha=weight)
 
 
-def over(values: float | Tensor, like: Tensor) -> float | Tensor:
+def over(values: Number, like: Tensor) -> Number:
     """Reshape values [R] to broadcast with `like` [R, ...] in the dtype of `like`; return a plain number unchanged."""
     if not isinstance(values, Tensor):
         return values

@@ -25,14 +25,10 @@ Kind = Callable[..., Tensor]
 
 
 class Rng:
-    """A stream of random tensors.
+    """A stream of random tensors of one device and `dtype`, float32 or float64, from a root seed of 0 to 2^63 - 1.
 
-    Args:
-        seed: root seed, a whole number from 0 to 2^63 - 1.
-        device: the device of all tensors.
-        dtype: floating-point type of tensors, float32 or float64.
-        arms: number of equal blocks of the replica axis that get the SAME numbers (common random numbers), so that the
-            arms of a paired comparison differ only in their methods.
+    `arms` is the number of equal blocks of the replica axis that get the SAME numbers (common random numbers), so that
+    the arms of a paired comparison differ only in their methods.
     """
 
     def __init__(

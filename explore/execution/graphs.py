@@ -140,9 +140,7 @@ class Inductor:
     def warm(self, run: Callable[[], Any]) -> Any:
         return run()
 
-    def record(
-        self, run: Callable[[], tuple[Any, Any]], place: Any, memory: Sequence[Tensor], healthy: bool
-    ) -> tuple[Any, Callable[[], bool]]:
+    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
         # Importing torch's compiler takes a second.
         from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -146,11 +146,10 @@ def alone(steps: Iterator[T]) -> Iterator[T]:
 
 def share(count: int) -> slice:
     """Return this process's share of `count` items; `gathered` concatenates the shares in order."""
-    if count < world().processes:
-        processes = world().processes
+    processes, rank = world().processes, world().rank
+    if count < processes:
         raise InputError(f"{counted(count, 'example')} cannot be divided among {processes} processes; take fewer")
-    bounds = [round(i * count / world().processes) for i in range(world().processes + 1)]
-    return slice(bounds[world().rank], bounds[world().rank + 1])
+    return slice(round(rank * count / processes), round((rank + 1) * count / processes))
 
 
 def eigh(

@@ -75,15 +75,11 @@ def laplace(
 
 
 def refined(model: FittedModel, x: Any, y: Any = None, epochs: int = 5, **settings: Any) -> FittedModel:
-    """Return a model whose posterior is noisy K-FAC, trained from the Laplace approximation `model` on.
+    """Return a model whose posterior is noisy K-FAC, trained further from `model`, the result of `laplace`.
 
-    Args:
-        model: the result of `laplace`.
-        x: the inputs of the training data, or its loader, as in `laplace`.
-        y: the targets.
-        epochs: passes over the data.
-        **settings: settings of noisy K-FAC, such as lr=0.1. By default those of its preset `default`, or for images
-            `image`, without tempering, and the prior variance of `model`, averaged over layers.
+    x and y are the training data, as in `laplace`; `epochs` are passes over them. `settings` are those of noisy K-FAC,
+    such as lr=0.1, by default those of its preset `default`, or for images `image`, without tempering, and the prior
+    variance of `model`, averaged over layers.
     """
     if not hasattr(model.posterior, "curvature_taps"):
         raise InputError(f"refined() starts from laplace(); got {type(model.posterior).__name__}")

@@ -1,7 +1,5 @@
 """Baselines that have no posterior, fitted on the splits of a comparison: histogram gradient boosting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import joblib

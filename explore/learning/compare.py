@@ -5,8 +5,6 @@ Every posterior uses the same random stream, so its results do not depend on the
 rounding). All posteriors report the same tags. Metrics that need a posterior density are NaN if there is none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -246,8 +244,6 @@ def confidence_bins(mean: Float[Tensor, "R P C"], y: Tensor) -> Reliability:
     confidence, chosen = mean.max(-1)
     # The probabilities of a failed fit may be NaN.
     member = F.one_hot((confidence.nan_to_num() * BINS).long().clamp_max(BINS - 1), BINS).to(mean)  # [R, P, bins]
-    count = member.sum(1)
-    expected, observed = (
-        (value.unsqueeze(-1) * member).sum(1) / count.clamp_min(1) for value in (confidence, (chosen == y).to(mean))
-    )
+    count, right = member.sum(1), (chosen == y).to(mean)
+    expected, observed = ((v.unsqueeze(-1) * member).sum(1) / count.clamp_min(1) for v in (confidence, right))
     return Reliability(expected, observed, count / y.shape[1])

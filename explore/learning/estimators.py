@@ -65,10 +65,8 @@ class _Bayesian(BaseEstimator):
         if self.dtype not in DTYPES:
             raise one_of("dtype", self.dtype, DTYPES)
         settings, preset = dict(self.settings or {}), self.preset
-        if self.epochs is not None and settings.setdefault("epochs", self.epochs) != self.epochs:
-            raise InputError(
-                f"epochs is {self.epochs}, but settings has epochs={settings['epochs']}. Pass only one of them"
-            )
+        if self.epochs is not None and (other := settings.setdefault("epochs", self.epochs)) != self.epochs:
+            raise InputError(f"epochs is {self.epochs}, but settings has epochs={other}. Pass only one of them")
         if preset is None:
             preset, settings = "plain", self._recommended(x, likelihood.discrete).settings | settings
         name = self._names(len(x), likelihood.discrete)[0]
@@ -225,10 +223,8 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         for name in ("noise", "likelihood"):
             if getattr(self, name) is not None:
                 raise InputError(f"{name} applies to regression only. Leave it out")
-        if self.target_transform != "none":
-            raise InputError(
-                f"target_transform={shown(self.target_transform)} applies to regression only. Leave it out"
-            )
+        if (scale := self.target_transform) != "none":
+            raise InputError(f"target_transform={shown(scale)} applies to regression only. Leave it out")
         self._check_marks(y)
         encoder = LabelEncoder().fit(y)
         self.classes_ = encoder.classes_
@@ -242,11 +238,8 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         """Raise InputError for empty labels and, without `keep_na`, for marks of missing values such as "NA"."""
         marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
         if marks and not (self.keep_na and all(map(str.strip, marks))):
-            names = listed(map(shown, sorted(set(marks))))
-            marked = counted(len(marks), "label")
-            raise InputError(
-                f"y has {marked} {names}, which mark missing values. Drop these rows, or pass keep_na=True"
-            )
+            marked = f"{counted(len(marks), 'label')} {listed(map(shown, sorted(set(marks))))}"
+            raise InputError(f"y has {marked}, which mark missing values. Drop these rows, or pass keep_na=True")
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Return the class probabilities [P, C], averaged over the sampled networks."""

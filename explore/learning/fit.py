@@ -130,7 +130,7 @@ def sharded_fit(
     with joblib.Parallel(n_jobs=len(rngs)) as workers:
         for stop in (epoch for epoch in at if epoch > done):
             ends = workers(
-                joblib.delayed(_advance)(shard, x[part], y[part], rng, done, old, stop, threads, record)
+                joblib.delayed(_advance)(shard, Batch(x[part], y[part]), rng, done, old, stop, threads, record)
                 for shard, part, rng, old in zip(posteriors, parts, rngs, states, strict=True)
             )
             shards, infos, generators = zip(*ends, strict=True)
@@ -143,20 +143,12 @@ def sharded_fit(
 
 
 def _advance(
-    posterior: Predictive,
-    x: Tensor,
-    y: Tensor,
-    rng: Rng,
-    done: int,
-    state: State | None,
-    stop: int,
-    threads: int,
-    record: bool | None,
+    posterior: Predictive, data: Batch, rng: Rng, done: int, state: State, stop: int, threads: int, record: bool | None
 ) -> tuple[State, Info, Tensor]:
     """Train a shard up to epoch `stop`, in a separate process; return its state, info and random state."""
     torch.set_num_threads(threads)
     execute(record=record)
-    for epoch in fit(posterior, x, y, rng, done, state):
+    for epoch in fit(posterior, *data, rng, done, state):
         if epoch.epoch == stop:
             return epoch.state, epoch.info, rng.generator.get_state()
     raise AssertionError(f"the fit has no epoch {stop}")
@@ -174,13 +166,9 @@ def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
 class ImageFeed:
     """A feed of images for fits and predictions, indexed like a tensor [R, n, C, H, W]; replicas share the images.
 
-    Args:
-        images: a uint8 tensor [n, C, H, W] on the device to compute on, or image files.
-        mean: [C] channel means, in [0, 255].
-        scale: [C] channel standard deviations.
-        replicas: the number of replicas, R.
-        rng: the random stream of the fit, which draws the augmentations. Batches have the dtype of this stream.
-        augmentation: applied to shuffled batches, for training. Slices of the feed are not augmented.
+    A tensor of images must be on the device to compute on; `mean` and `scale` of the channels are in [0, 255]. `rng`
+    is the random stream of the fit, which draws the augmentations; batches have its dtype. Only shuffled batches are
+    augmented, not slices of the feed.
     """
 
     def __init__(

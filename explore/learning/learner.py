@@ -4,8 +4,6 @@
 arm-major order on the replica axis. `active_loop` answers queries with known labels and measures the test error.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,9 +87,8 @@ class ActiveLearner:
             check_count(name, value)
         self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
         self.jobs, self._posterior_for = min(jobs, trials), posterior_for or (lambda _: posterior)
-        self.acquisitions = tuple(
-            _rules([default_rule(posterior.likelihood.discrete)] if acquisitions is None else acquisitions)
-        )
+        rules = [default_rule(posterior.likelihood.discrete)] if acquisitions is None else acquisitions
+        self.acquisitions = tuple(_rules(rules))
         for rule in self.acquisitions:
             base.check(rule, posterior, samples)
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
@@ -123,12 +120,11 @@ class ActiveLearner:
         return self._pool.round
 
     def tell(self, indices: Any, y: Any) -> None:
-        """Add labels. Raise InputError for points that are not allowed or already labelled, and for invalid labels.
+        """Add labels y to the points with these integer indices, [R, k] ([k] if R = 1).
 
-        Args:
-            indices: [R, k] point indices ([k] if R = 1), of an integer type.
-            y: [R, k, O] targets ([R, k] if O = 1; class indices always [R, k]). With the likelihood `PartialGaussian`,
-                NaN marks outputs of a point that were not measured.
+        Targets are [R, k, O] ([R, k] if O = 1), class indices [R, k]. With the likelihood `PartialGaussian`, NaN marks
+        outputs of a point that were not measured. Raise InputError for points that are not allowed or already labelled,
+        and for invalid labels.
         """
         self._pool.tell(indices, y)
         if self._fitted is not None:
@@ -153,10 +149,8 @@ class ActiveLearner:
             yield epoch
         assert epoch is not None
         if failed := int((~epoch.state.common.alive).sum()):
-            count = f"{failed} of {self.replicas} replicas"
-            warnings.warn(
-                f"the fit of {count} diverged; ignore their predictions and suggestions", FailedFitWarning, stacklevel=2
-            )
+            note = f"the fit of {failed} of {self.replicas} replicas diverged; ignore their predictions and suggestions"
+            warnings.warn(note, FailedFitWarning, stacklevel=2)
         self._fitted = Fitted(epoch.state, epoch.info, scales)
 
     @property
@@ -180,13 +174,10 @@ class ActiveLearner:
     def ask(self, k: int = 1, pending: Any = None) -> Choice:
         """Choose the next k points of every replica, [R, k]. Each arm uses its own rule.
 
-        Warn if a rule scores points independently, so that its batch may contain near-duplicates. With several
-        processes (`execution.parallel`), each process scores a part of the pool, and all return the same points.
-
-        Args:
-            k: number of points.
-            pending: [R, p] points ([p] if R = 1) that were suggested but have no labels yet. They are not chosen again,
-                and the rules take them into account without knowing their labels.
+        `pending` are points [R, p] ([p] if R = 1) that were suggested but have no labels yet. They are not chosen
+        again, and the rules take them into account without knowing their labels. Warn if a rule scores points
+        independently, so that its batch may contain near-duplicates. With several processes (`execution.parallel`),
+        each process scores a part of the pool, and all return the same points.
         """
         waiting = None if pending is None else self._pool.free(pending)
         p = 0 if waiting is None else waiting.shape[1]
@@ -248,12 +239,11 @@ class ActiveLearner:
     @property
     def _initial(self) -> State:
         """The initial state of a fit to all labels so far."""
-        n = self.labelled.shape[1]
-        return self.posterior.init(n, self.replicas, self.rng.stream("fit", self.round))
+        return self.posterior.init(self.labelled.shape[1], self.replicas, self.rng.stream("fit", self.round))
 
     def _prices(self, cost: Any) -> Float[Tensor, " P"]:
         """Check the costs of labels, and that every rule uses costs; return them as a tensor."""
-        prices = torch.as_tensor(np.require(cost, requirements="W"), device=self.rng.device).to(self.rng.dtype)
+        prices = self.rng.tensor(cost).to(self.rng.dtype)
         if prices.shape != self.x.shape[:1] or not (prices > 0).all() or not prices.isfinite().all():
             raise InputError(f"cost must have one positive number for each of the {len(self.x)} points")
         for rule in self.acquisitions:

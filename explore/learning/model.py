@@ -202,11 +202,9 @@ class FittedModel:
 
     def _targets(self, x: Any, values: Tensor) -> Float[Tensor, "P O"]:
         """Return `values` as [P, O]. Raise InputError unless there is one number for each input and target."""
-        shape = [len(x), self._width]
-        if list(values.shape) != shape and not (shape[1] == 1 and list(values.shape) == shape[:1]):
-            raise InputError(
-                f"y must have shape {shape}, one number for each input and output; got {list(values.shape)}"
-            )
+        shape, given = [len(x), self._width], list(values.shape)
+        if given != shape and not (shape[1] == 1 and given == shape[:1]):
+            raise InputError(f"y must have shape {shape}, one number for each input and output; got {given}")
         return values.to(self.rng.device, torch.float64).reshape(shape)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:

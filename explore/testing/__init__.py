@@ -42,9 +42,8 @@ def check_posterior(
 def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable[..., None]:
     """Build a pytest test of likelihoods: their methods must agree with each other and with samples.
 
-    Args:
-        likelihoods_: instances, classes or names from `explore list likelihoods`.
-        outputs: number of outputs of the network; None: 3, or 1 if a likelihood does not accept 3.
+    Likelihoods are instances, classes or names from `explore list likelihoods`. `outputs` is the number of outputs of
+    the network; None: 3, or 1 if a likelihood does not accept 3.
     """
     loaded = [(one, registry.find("likelihoods", one) if isinstance(one, str) else one) for one in likelihoods_]
     return likelihoods.LIKELIHOODS.test(

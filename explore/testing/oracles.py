@@ -10,10 +10,7 @@ from explore.core.shapes import State
 from explore.core.shapes import flatten as flat  # noqa: F401
 from explore.core.shapes import unflatten as unflat
 
-
-def normal(mean: Tensor, covariance: Tensor) -> torch.distributions.MultivariateNormal:
-    """Return the distribution N(mean, covariance)."""
-    return torch.distributions.MultivariateNormal(mean, covariance)
+normal = torch.distributions.MultivariateNormal
 
 
 def kl(mean: Tensor, covariance: Tensor, mean0: Tensor, covariance0: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """Pytest suites, built from checks (functions of the plug-in under test), and comparisons of trees of tensors."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial

@@ -2,11 +2,11 @@
 
     python -m experiments.benchmarks.visits
 
-Random steps in 16 copies of a chain of 40 states, 12,288 in all, in batches of 2,048. Then all pairs of state and action
-are scored: the rank correlation of the bonus with 1 / visits over pairs that were visited, and the median bonus of steps
-into states never visited, divided by the 99th percentile over visited pairs. `microseconds` a step are processor time
-of one thread, `beside RND` its ratio to random network distillation on the same steps. Writes results/visits.csv and
-.md.
+Random steps in 16 copies of a chain of 40 states, 12,288 in all, in batches of 2,048. Then all pairs of state and
+action are scored: the rank correlation of the bonus with 1 / visits over pairs that were visited, and the median bonus
+of steps into states never visited, divided by the 99th percentile over visited pairs. `microseconds` a step are
+processor time of one thread, `beside RND` its ratio to random network distillation on the same steps. Writes
+results/visits.csv and .md.
 """
 
 from __future__ import annotations

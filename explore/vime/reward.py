@@ -254,13 +254,8 @@ class IntrinsicReward:
 
     def _meaning(self) -> dict[str, Any]:
         """Return the settings that must match when a saved state is loaded."""
-        bonus, model = self.settings, self.dynamics_settings
-        return {
-            "bonus": bonus.bonus,
-            "normalise": bonus.normalise,
-            "target": model.target,
-            "n_eff": self.dynamics.n_eff,
-        }
+        bonus, model, n_eff = self.settings, self.dynamics_settings, self.dynamics.n_eff
+        return {"bonus": bonus.bonus, "normalise": bonus.normalise, "target": model.target, "n_eff": n_eff}
 
     def _raw(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], call: int) -> Float[Array, " n"]:
         if not (self._trained and len(inputs)):

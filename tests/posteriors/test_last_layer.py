@@ -11,12 +11,12 @@ from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.testing import oracles
 
-R, N, O = 2, 30, 3
+R, N, OUTPUTS = 2, 30, 3
 RNG = Rng(1, dtype=torch.float64)
 X, NEW = RNG.normal(R, N, 2), 2 * RNG.normal(R, 5, 2)
 SLOPES = torch.tensor([[1.0, -1.0, 0.5], [0.3, 0.8, -0.2]])
-Y = (X @ SLOPES.double()).sin() + torch.tensor([0.1, 0.3, 1.0]) * RNG.normal(R, N, O)
-NET = Net(mlp(2, [7], O))
+Y = (X @ SLOPES.double()).sin() + torch.tensor([0.1, 0.3, 1.0]) * RNG.normal(R, N, OUTPUTS)
+NET = Net(mlp(2, [7], OUTPUTS))
 
 
 def learnt(batches, likelihood=None, net=NET, n=N, **settings):
@@ -42,7 +42,7 @@ def test_it_is_linear_regression_on_the_features_in_whatever_batches():
     exact = list(dense(posterior, state, X, Y))
     mean, factor, scale = posterior.gaussian(state)
     torch.testing.assert_close(mean[0], torch.stack([m for m, _ in exact], 2))
-    covariance = torch.linalg.inv(factor.blocks[0].dense()).unflatten(1, (-1, O)).unflatten(3, (-1, O))
+    covariance = torch.linalg.inv(factor.blocks[0].dense()).unflatten(1, (-1, OUTPUTS)).unflatten(3, (-1, OUTPUTS))
     for o, (_, own) in enumerate(exact):
         torch.testing.assert_close(scale * covariance[:, :, o, :, o], own)
     _, whole = learnt([slice(0, N)])
@@ -65,7 +65,7 @@ def test_the_noise_is_at_the_optimum_of_the_bound():
 
 def test_gains_are_the_divergence_after_one_more_example_and_its_mean():
     posterior, state = learnt([slice(0, N)], Gaussian(noise_std=0.4))
-    y = RNG.normal(R, 5, O)
+    y = RNG.normal(R, 5, OUTPUTS)
     gain = posterior.information_gain(state, Batch(NEW, y))
     for i in range(5):
         total = 0.0
@@ -78,12 +78,12 @@ def test_gains_are_the_divergence_after_one_more_example_and_its_mean():
         torch.testing.assert_close(gain[:, i], total)
     n = 20_000
     predictor = Predictor.sample(posterior, state, n, Rng(4, dtype=torch.float64))
-    out = torch.cat([out for _, out in predictor.outputs(NEW)], 2)  # [R, S, B, O]
+    out = torch.cat([out for _, out in predictor.outputs(NEW)], 2)  # [R, S, B, OUTPUTS]
     drawn = out + 0.4 * RNG.normal(*out.shape)
     every = torch.stack([posterior.information_gain(state, Batch(NEW, y)) for y in drawn[:, :2000].unbind(1)])
     expected = posterior.expected_gain(state, NEW)
     assert ((every.mean(0) - expected).abs() < 5 * every.std(0) / 2000**0.5).all()
-    variance = torch.stack([out[..., o].var(1) for o in range(O)], 2)
+    variance = torch.stack([out[..., o].var(1) for o in range(OUTPUTS)], 2)
     torch.testing.assert_close(expected, 0.5 * (1 + variance / 0.16).log().sum(2), rtol=0.03, atol=0)
 
 
@@ -100,7 +100,7 @@ def test_what_is_no_longer_seen_returns_to_the_prior():
 
 
 def test_the_features_of_a_trained_module_stay():
-    module = mlp(2, [5], O)
+    module = mlp(2, [5], OUTPUTS)
     posterior, state = learnt([slice(0, N)], net=Net(module, trained=True))
     with torch.no_grad():
         hidden = module[:2](X.float())
@@ -109,7 +109,7 @@ def test_the_features_of_a_trained_module_stay():
 
 @pytest.mark.parametrize("end", [nn.Tanh(), nn.ReLU()])
 def test_what_follows_the_last_layer_is_refused(end):
-    net = Net(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, O), end))
+    net = Net(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, OUTPUTS), end))
     with pytest.raises(InputError, match="ends with a dense layer"):
         learnt([slice(0, N)], net=net)
 

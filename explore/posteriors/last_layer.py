@@ -122,7 +122,8 @@ class LastLayer(GaussianPosterior):
         """Add the examples of a batch, once each."""
         phi, y = self.features(state, batch.x), batch.y.double()
         count = phi.shape[1] * parallel.world().processes
-        weight = self.forgetting ** torch.linspace(count - 1, 0, phi.shape[1]).to(y)
+        age = torch.linspace(count - 1, 0, phi.shape[1], dtype=y.dtype, device=y.device)
+        weight = self.forgetting**age
         seen = self.forgetting**count * state.seen + count / phi.shape[1] * weight.sum()
         weight = weight / weight.sum()
         weighted = phi.mT * weight
@@ -165,7 +166,7 @@ class LastLayer(GaussianPosterior):
 
     def gaussian(self, state: LastLayerState) -> Density:
         like = state.common.noise.rate
-        eye = torch.eye(state.mean.shape[2]).to(like).expand(len(like), -1, -1)
+        eye = torch.eye(state.mean.shape[2], dtype=like.dtype, device=like.device).expand(len(like), -1, -1)
         block = Diagonal(state.precision.to(like), state.basis.to(like), eye)
         return (state.mean.to(like),), Blocks((block,)), 1.0
 

@@ -68,8 +68,7 @@ def functions_are_pure(subject: Subject, case: str) -> None:
         with_norms = posterior.log_prob(new, (*drawn, *new.common.norms.values))
         assert_same_bits(with_norms, numbers["log_prob"], "`log_prob` must ignore normalisations")
     if getattr(posterior, "over_weights", False):
-        last = len(posterior.coordinates)
-        called("solve", lambda rng: posterior.solve(new, samples[: len(posterior.net.shapes)][-last:]))
+        called("solve", lambda rng: posterior.solve(new, drawn))
     for name, value in numbers.items():
         assert value.shape[:1] == (R,) and value.isfinite().all(), f"`{name}` must be finite, with [R] first"
         assert name not in info or value.shape == (R,), f"{subject.name} logs {name}, which must have shape [R]"

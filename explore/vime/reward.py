@@ -28,7 +28,6 @@ from explore.core import tree
 from explore.core.errors import Checked, Failure, InputError, one_of
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
-from explore.inference.base import Variational
 from explore.inference.predict import Predictor
 from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay, check_posterior
 from explore.vime.spaces import Array, Encoder, Vectors
@@ -76,15 +75,6 @@ class Transitions(NamedTuple):
     observations: Array  # [n, O]
     actions: Array  # [n, A]
     following: Array  # [n, O], the next observations; at the end of an episode its last one, not the one after reset
-
-
-@runtime_checkable
-class Informed(Protocol):
-    """A posterior that knows in closed form what an example tells, in nats."""
-
-    # KL(q' || q), where q' also knows one example, and its expectation over the target; of each example, [R, B].
-    def information_gain(self, state: Any, batch: Batch) -> Tensor: ...
-    def expected_gain(self, state: Any, x: Tensor) -> Tensor: ...
 
 
 @runtime_checkable
@@ -261,24 +251,22 @@ class IntrinsicReward:
         if not (self._trained and len(inputs)):
             return np.zeros(len(inputs))
         batch = self.dynamics.batch(inputs, following)
-        parts = [slice(i, i + CHUNK) for i in range(0, len(inputs), CHUNK)]
+        chunks = zip(batch.x.split(CHUNK, 1), batch.y.split(CHUNK, 1), strict=True)
         # Every chunk restarts the stream: all transitions are scored with the same weights.
-        raw = [
-            self._score(Batch(batch.x[:, part], batch.y[:, part]), self.rng.stream("acquire", self.batches, call))
-            for part in parts
-        ]
+        raw = [self._score(Batch(*chunk), self.rng.stream("acquire", self.batches, call)) for chunk in chunks]
         return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), nan=LARGEST, posinf=LARGEST, neginf=LARGEST)
 
     def _score(self, batch: Batch, rng: Rng) -> Float[Tensor, " n"]:
-        posterior, state = self.dynamics.posterior, self.dynamics.state.posterior
-        if isinstance(posterior, Informed) and self.settings.bonus != "variance":
-            exact = self.settings.bonus == "kl"
+        posterior: Any = self.dynamics.posterior
+        state, kind = self.dynamics.state.posterior, self.settings.bonus
+        if hasattr(posterior, "expected_gain") and kind != "variance":  # in closed form
+            exact = kind == "kl"
             gain = posterior.information_gain(state, batch) if exact else posterior.expected_gain(state, batch.x)
-            return gain.squeeze(0)
-        if self.settings.bonus == "kl":
-            return cast(Variational, posterior).gain(state, batch, rng).squeeze(0)
+            return cast(Tensor, gain.squeeze(0))
+        if kind == "kl":
+            return cast(Tensor, posterior.gain(state, batch, rng).squeeze(0))
         predictor = Predictor.sample(posterior, state, self.settings.samples, rng)
-        if self.settings.bonus == "variance":
+        if kind == "variance":
             return predictor.moments(batch.x).variance.mean(-1).squeeze(0)
         noise = posterior.expected_noise(state)
         outs = (out for _, out in predictor.outputs(batch.x))

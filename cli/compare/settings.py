@@ -44,7 +44,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if len(names) == 1:
         build.check_used(names[0], options["hidden"], (), "--hidden")
     common, data = problem.resolve({**options, "hidden": options["hidden"] or "50"})
-    rows = round(0.9 * len(data.x))  # training rows
+    rows = round(0.9 * (1 - (options["validate"] or 0)) * len(data.x))  # training rows
     if not options["hidden"]:
         common = replace(common, hidden=presets.recommended_widths(rows))
     if common.likelihood == "gaussian" and not (options["likelihood"] or options["preset"]):

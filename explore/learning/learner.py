@@ -27,7 +27,7 @@ from explore.inference.predict import Predictor
 from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.model import FittedModel, Prediction, check_made
 from explore.learning.pool import Pool, Scales
-from explore.learning.scaling import Standardiser
+from explore.learning.scaling import Standardiser, numbers
 
 STOPS = 10  # progress reports of a fit in several processes
 
@@ -243,7 +243,7 @@ class ActiveLearner:
 
     def _prices(self, cost: Any) -> Float[Tensor, " P"]:
         """Check the costs of labels, and that every rule uses costs; return them as a tensor."""
-        prices = self.rng.tensor(cost).to(self.rng.dtype)
+        prices = self.rng.tensor(numbers(cost, "cost")).to(self.rng.dtype)
         if prices.shape != self.x.shape[:1] or not (prices > 0).all() or not prices.isfinite().all():
             raise InputError(f"cost must have one positive number for each of the {len(self.x)} points")
         for rule in self.acquisitions:

@@ -186,7 +186,7 @@ def predictions(
     mean = _of_one(moments.mean) if transform.kind == "none" else middle
     deviations = {"epistemic": _of_one(moments.epistemic), "noise": _of_one(moments.noise)}
     parts = {"mean": mean, "low": low, "high": high} | deviations
-    parts |= {f"q{q:g}": values for q, values in zip(quantiles, more, strict=True)}
+    parts |= {f"q{float(q)}": values for q, values in zip(quantiles, more, strict=True)}
     targets = enumerate(names.targets or ("",))
     return pd.DataFrame({names.of(name, t): values[:, o] for o, t in targets for name, values in parts.items()})
 

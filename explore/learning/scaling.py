@@ -183,7 +183,7 @@ class StandardisedInputs:
         return self._scale.inputs(self._raw[self._points[key]], self._dtype)
 
 
-def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
+def numbers(values: Any, noun: Literal["input", "label", "threshold", "cost"], gaps: bool = False) -> Tensor:
     """Convert values to a tensor; keep device and dtype. Raise InputError unless all are finite or, if `gaps`, NaN."""
     try:
         # Writable: arrays from pandas are often read-only, and torch warns about those.

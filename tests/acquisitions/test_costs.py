@@ -72,9 +72,17 @@ def test_a_learner_goes_by_costs():
     np.testing.assert_array_equal(learner(None).ask(2).indices, plain.indices)
 
 
-@pytest.mark.parametrize("cost", [np.ones(7), np.zeros(8), np.full(8, np.nan)])
-def test_what_is_no_cost(cost):
-    with pytest.raises(InputError, match="cost must have one positive number for each of the 8 points"):
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        (np.ones(7), "cost must have one positive number for each of the 8 points"),
+        (np.zeros(8), "cost must have one positive number for each of the 8 points"),
+        (np.full(8, np.nan), "a cost is not a finite number"),
+        (["dear"] * 8, "costs must be a numeric array"),
+    ],
+)
+def test_what_is_no_cost(cost, message):
+    with pytest.raises(InputError, match=message):
         learner(cost)
     with pytest.raises(InputError, match="random ignores costs. Use variance-reduction or epig"):
         learner(np.ones(8), "random")

@@ -52,7 +52,7 @@ def functions_are_pure(subject: Subject, case: str) -> None:
     new, info = called("update", lambda rng: posterior.update(state, batch, rng))
     assert int(new.common.step) == 1, "an update must count its step, as `advance` does"
     assert bool(new.common.alive.all()), "a replica fails in the first update"
-    samples = called("sample", lambda rng: posterior.sample(new, 5, rng))
+    called("sample", lambda rng: posterior.sample(new, 5, rng))
     end = called("finish", lambda rng: finish(posterior, new, batch))
     paths = [[path for path, _ in tree.leaves(s)] for s in (new, end)]
     assert paths[0] == paths[1], "`finish` must return a state with the same parts"

@@ -240,7 +240,8 @@ class Dynamics:
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Resume from the `state_dict` of a model with the same settings."""
-        self.state = tree.restore(self.state, saved)
+        nothing = {name: torch.tensor(0) for name in ("learned", "scaled")}  # older versions did not save these
+        self.state = tree.restore(self.state, nothing | dict(saved))
 
     def _sample(self, replay: Replay, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "1 n O"]]:
         """Return inputs and targets for computing the scales: of all transitions, or of a random subset of many."""

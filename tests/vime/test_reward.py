@@ -207,7 +207,8 @@ MEMBERS: dict[str, Any] = {"posterior_settings": {"members": 2}}
 
 
 @pytest.mark.parametrize(
-    ("posterior", "settings"), [("noisy-kfac", {}), ("bbb", {}), ("slang", {}), ("noisy-kfac", MEMBERS)]
+    ("posterior", "settings"),
+    [("noisy-kfac", {}), ("bbb", {}), ("slang", {}), ("noisy-kfac", MEMBERS), ("last-layer", {})],
 )
 def test_restored_it_gives_the_same_bonuses(posterior, settings):
     reward = made(posterior, interval=25, **settings)
@@ -222,6 +223,25 @@ def test_restored_it_gives_the_same_bonuses(posterior, settings):
         np.testing.assert_array_equal(ours.raw, theirs.raw)
         np.testing.assert_array_equal(ours.scaled, theirs.scaled)
     assert again.metrics == reward.metrics
+
+
+def test_a_recursive_posterior_learns_each_transition_once():
+    reward = made("last-layer")
+    for i in range(7):
+        reward.batch(transitions(30, i))
+    state = reward.dynamics.state
+    assert (int(state.learned), int(state.scaled)) == (210, 120)  # anew with 30, 60 and 120 transitions
+    assert float(state.posterior.seen) == 210 and float(state.posterior.common.n_data) == 210
+    whole = made("last-layer")
+    whole.batch(transitions(30, 0))
+    assert int(whole.dynamics.state.scaled) == 30
+
+
+def test_a_state_of_before_recursive_posteriors_is_read():
+    saved = with_batch(made()).state_dict()
+    older = {name: value for name, value in saved.items() if name not in ("dynamics/learned", "dynamics/scaled")}
+    assert len(older) == len(saved) - 2
+    made().load_state_dict(older)
 
 
 def test_state_of_other_settings_is_refused():

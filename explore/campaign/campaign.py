@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def folder_of(table: Path) -> Path:
     return table.with_suffix(".explore")
 
 
-class Campaign:
+class Campaign(AbstractContextManager["Campaign"]):
     """A campaign on the rows of a table; use it in a `with` statement, or call `close` at the end."""
 
     def __init__(self, folder: Path, dry: bool = False):
@@ -44,10 +45,7 @@ class Campaign:
     def read(self, table: Cells, schema: Schema, labels: Cells | None = None) -> None:
         """Read the table, then the labels file, which takes precedence, and log all changes.
 
-        Raises:
-            InputError: if the table or the labels file cannot be used; the message names file, line and column.
-                In that case, nothing is logged.
-            Failure: if the log cannot be written.
+        Raise InputError, and log nothing, if a file cannot be used. Raise Failure if the log cannot be written.
         """
         reading = Reading(self._log.events, Table(table, schema))
         if labels is not None:
@@ -92,15 +90,12 @@ class Campaign:
         return False
 
     def suggest(self, rows: Sequence[int], values: Sequence[Mapping[Any, Any]] = ()) -> list[str]:
-        """Mark rows, given as indices from `pool`, as pending until they are measured or released.
-
-        `values` (one mapping per row, such as predictions and scores) are logged. Returns the ids of the rows.
-        """
+        """Mark rows (indices from `pool`) as pending, log `values` (predictions and scores by row), and return ids."""
         if len(set(rows)) < len(rows) or set(rows) - set(self.pool):
             raise InputError(f"rows must be distinct indices from `pool`; got {listed(rows)}")
         names = [self.ids[i] for i in rows]
-        suggestions = values or [{}] * len(names)
-        self._tell([{"event": "suggest", "id": n, "values": dict(v)} for n, v in zip(names, suggestions, strict=True)])
+        suggestions = zip(names, values or [{}] * len(names), strict=True)
+        self._tell([{"event": "suggest", "id": name, "values": dict(each)} for name, each in suggestions])
         return names
 
     def skip(self, names: Iterable[str]) -> None:
@@ -144,9 +139,6 @@ class Campaign:
         """Release the lock on the folder."""
         self._log.close()
 
-    def __enter__(self) -> Campaign:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -169,8 +161,8 @@ class Campaign:
 
     def _objection(self, kind: str, row: Row) -> str:
         if kind == "skip" and self.memory.done(row):
-            state = "failed" if row.failed else "is already measured"
-            return f"{state} and will not be suggested. To withdraw its result, use --retract {short(row.id)}."
+            state = f"{'failed' if row.failed else 'is already measured'} and will not be suggested"
+            return f"{state}. To withdraw its result, use --retract {short(row.id)}."
         if kind == "release" and not row.skipped and row.pending is None:
             return "is neither pending nor skipped; there is nothing to release"
         return "was not measured; there is nothing to retract" if kind == "retract" and not row.values else ""

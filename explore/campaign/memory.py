@@ -48,13 +48,9 @@ class Schema(NamedTuple):
 
 @dataclass(eq=False)
 class Row:
-    """A row with an event in the log.
+    """A row with an event in the log."""
 
-    The id of a row is its cell in the identifier column, or else the fingerprint of its features. Identical rows after
-    the first get the suffix -2, -3, ...
-    """
-
-    id: str
+    id: str  # its identifier, or else the fingerprint of its features; identical rows get a suffix -2, -3, ...
     cells: dict[str, str] = field(default_factory=dict)  # canonical features, by column
     values: dict[str, list[Value]] = field(default_factory=dict)  # all measurements, by target; None: failed
     logged: dict[str, list[Value]] = field(default_factory=dict)  # also replaced and withdrawn ones, and means
@@ -131,10 +127,7 @@ class Memory:
         return self.complete(row) or row.failed
 
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
-        """Return the current id for a current, former or abbreviated id; `ids` are the ids of the table's rows.
-
-        Raise InputError if no row, or more than one, matches.
-        """
+        """Return the id of the only row with this current, former or abbreviated id; `ids` are those of the table."""
         if (row := self.find(name)) is not None:
             return row.id
         every = {*self.rows, *ids}

@@ -108,17 +108,14 @@ class Category:
         """The levels and, if used, the groups for rare levels and for missing values."""
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
-    @property
-    def by_number(self) -> dict[Any, str]:
-        """Levels by their numeric value, where unique; a spreadsheet may have turned 007 into 7, or 1E2 into 100."""
-        numbers = {name: texts.exact(name) for name in (*self.levels, *self.rare)}
-        counts = Counter(numbers.values())
-        return {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
-
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
         """Return the one-hot features [N, groups], and notes on empty and unknown cells."""
-        column, groups, by_number = cells.columns[self.name], self.groups, self.by_number
+        column, groups = cells.columns[self.name], self.groups
         accepted, names, notes = {"", *self.levels, *self.rare}, {}, []
+        numbers = {name: texts.exact(name) for name in accepted}
+        counts = Counter(numbers.values())
+        # A spreadsheet may have turned 007 into 7, or 1E2 into 100.
+        by_number = {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
         for cell in dict.fromkeys(column):
             name = "" if texts.absent(cell, among_words=True) else level(cell, cells.decimal)
             if name not in accepted and (same := by_number.get(texts.exact(name))):

@@ -105,11 +105,7 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
 
 
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
-    """Parse the bytes of a text file with a header; notes describe everything that `load_csv` does not accept.
-
-    The text must be UTF-8 or Windows-1252, with cells separated by commas, semicolons, tabs or bars. `decimal` is the
-    decimal mark.
-    """
+    """Parse a text file with a header, in UTF-8 or Windows-1252; its notes tell what `load_csv` does not accept."""
     notes = []
     if (zero := content.find(b"\0")) >= 0:
         line = content.count(b"\n", 0, zero) + 1
@@ -170,10 +166,8 @@ def restored(cells: Cells) -> Cells:
         changed = {c: texts.restored(c) for c in set(column) if c.startswith("'") and texts.restored(c) != c}
         columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
         if changed:
-            notes.append(
-                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)} "
-                "is ignored; it only keeps spreadsheet programs from reading a formula."
-            )
+            before = f"the apostrophe before {listed(map(shown, sorted(changed.values())), 3)} is ignored"
+            notes.append(f"Column {shown(plain)}: {before}; it only keeps spreadsheet programs from reading a formula.")
     return cells._replace(columns=columns, notes=tuple(notes))
 
 
@@ -198,9 +192,8 @@ def _text(value: Any, where: str = "a cell") -> str:
     """Return a value as the string that a CSV file would have."""
     if value is None or value is pd.NA or value is pd.NaT:
         return ""
-    for kinds, convert in _CONVERSIONS:
-        if isinstance(value, kinds):
-            return convert(value)
+    if convert := next((convert for kinds, convert in _CONVERSIONS if isinstance(value, kinds)), None):
+        return convert(value)
     allowed = "a cell must be a string, a number, a Boolean, a date or a time"
     raise InputError(f"{where} holds a {type(value).__name__}; {allowed}")
 

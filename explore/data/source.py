@@ -79,12 +79,12 @@ class Published(NamedTuple):
         except Exception as error:  # any reader error means the file is corrupt
             reason = packed.reason(error)
             raise InputError(f"the download of {self.name} cannot be read ({reason}); {again}") from None
-        if _sha256(text) == self.sha256:
+        if (actual := _sha256(text)) == self.sha256:
             return text, ""
         if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == self.sorted_sha256:
             order = "the download is not in the canonical row order; splits differ from published ones"
             return text, f"{self.name}: {order}"
-        sums = f"sha256 {_sha256(text)}, expected {self.sha256}"
+        sums = f"sha256 {actual}, expected {self.sha256}"
         raise InputError(f"the download of {self.name} differs from the expected content ({sums}); {again}")
 
 
@@ -183,5 +183,5 @@ def libsvm(file: str, features: int, positive: float) -> Rows:
     for label, *pairs in rows(download(f"{LIBSVM}/{file}", f"{file}.txt").read_bytes()):
         values = dict(pair.split(":") for pair in pairs)
         sign = "1" if float(label) == positive else "-1"
-        table.append([values.get(str(i + 1), "0") for i in range(features)] + [sign])
+        table.append([*(values.get(str(i), "0") for i in range(1, features + 1)), sign])
     return table

@@ -40,12 +40,8 @@ def load_csv(
 ) -> Dataset:
     """Load a comma-separated UTF-8 file whose features are all numeric. For the arguments, see `load_table`.
 
-    Returns:
-        The data set: x [N, D] has the features in file order; y is [N, O], or [N] class indices.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        InputError: if the file does not fit the arguments; the message names the column and the line.
+    The result has x [N, D] with the features in file order, and y [N, O], or [N] class indices. Raise InputError if the
+    file does not fit the arguments, FileNotFoundError if there is none.
     """
     path = Path(path)
     table = reading.parsed(path, packed.read(path))

@@ -77,9 +77,8 @@ def opened(file: Path) -> Iterator[Image.Image]:
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
             tags = getattr(image, "tag_v2", {})
             plain = tags.get(BITS, (16,))[0] == 16 and tags.get(PHOTOMETRIC, 1) == 1
-            if (image.mode.startswith("I;16") and not plain) or (
-                image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM")
-            ):
+            deep = image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM")
+            if deep or (image.mode.startswith("I;16") and not plain):
                 kinds = "use 8 bits per channel, or 16-bit grey PNG, PPM or TIFF files in which 0 is black"
                 raise InputError(f"{file} has an unsupported pixel format ({image.format}, mode {image.mode}); {kinds}")
             yield image
@@ -143,10 +142,7 @@ class ImageFiles:
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
     def check(self) -> Counter[str]:
-        """Count the images by the conversion that they need, see `inspected`.
-
-        Raise InputError if a file is not an image, or if sizes differ and `sides` is None.
-        """
+        """Count the images by their conversion. Raise InputError if one is damaged, or sizes differ without `sides`."""
         conversions: Counter[str] = Counter()
         for file, (sides, conversion) in zip(self.files, self._threads.map(inspected, self.files), strict=True):
             conversions[conversion] += 1
@@ -157,8 +153,8 @@ class ImageFiles:
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
         """Start decoding the images at indices `points`, which are needed next; cancel the decoding of all others."""
-        wanted = dict.fromkeys(self._numbers(points).flatten().tolist())
-        for i in self._coming.keys() - wanted.keys():
+        wanted = self._numbers(points).flatten().tolist()
+        for i in self._coming.keys() - {*wanted}:
             self._coming.pop(i).cancel()
         self._start(wanted)
 

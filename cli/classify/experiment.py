@@ -110,10 +110,8 @@ class Experiment:
             parallel.local_part(batch)
         world = parallel.world()
         rest = sum((batch.stop - batch.start) % world.parts for batch in slices)
-        if not rest:
-            return ""
-        parts = f"{world.processes} processes"
-        return f"Each epoch skips {rest} of {count} images, because batches are not divisible by {parts}."
+        why = f"because batches are not divisible by {world.processes} processes"
+        return f"Each epoch skips {rest} of {count} images, {why}." if rest else ""
 
     def _load_ood(self) -> str:
         """Load the out-of-distribution images, if any. Return a note on their conversion, or ""."""
@@ -175,7 +173,9 @@ class Experiment:
             begin = machine.seconds(self.rng.device)
         assert last is not None and last.epoch == self.total
         self.finished = self._finish(last)
-        self.saved = self._to_save(last)
+        scales = Scales(self.scale, UNSCALED)
+        model = FittedModel(self.posterior, last.state, scales, self.shape, s.samples, s.seed, last.epoch)
+        self.saved = Saved(Names((), ("class",), self.classes), ({},), {s.posterior: model})
         emit(self.finished)
 
     def _finish(self, last: Measured) -> Finished:
@@ -188,11 +188,6 @@ class Experiment:
         share = float(self.posterior.initial_curvature_share(last.state))
         seconds = sum(self._seconds), float(np.median(self._seconds))
         return Finished(last.scalars, last.tested, ood, alive, *seconds, share)
-
-    def _to_save(self, last: Measured) -> Saved:
-        s, scales = self.settings, Scales(self.scale, UNSCALED)
-        model = FittedModel(self.posterior, last.state, scales, self.shape, s.samples, s.seed, last.epoch)
-        return Saved(Names((), ("class",), self.classes), ({},), {s.posterior: model})
 
     def progress(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['seconds'])} of {self.total} epochs"

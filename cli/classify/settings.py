@@ -96,7 +96,7 @@ class Settings:
         return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
     def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, Settings]:
-        """Load the out-of-distribution images. Raise InputError if the images have changed since the run began.
+        """Load the out-of-distribution images, which must not have changed since the run began.
 
         Return the images (None without a test), a note on them, and settings with the images' fingerprint.
         """
@@ -109,10 +109,9 @@ class Settings:
         else:
             images = load(self.ood)
             if images.shape != shape:
-                raise InputError(
-                    f"images of {self.ood} have shape {list(images.shape)}, but the run expects {list(shape)}. "
-                    "Pass --ood with a set of that shape, or with a folder of images, which are rescaled"
-                )
+                problem = f"have shape {list(images.shape)}, but the run expects {list(shape)}"
+                advice = "Pass --ood with a set of that shape, or with a folder of images, which are rescaled"
+                raise InputError(f"images of {self.ood} {problem}. {advice}")
             x, note = np.asarray(images.test_x), ""
         digest = hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
         check_unchanged(f"the images of {self.ood}", self.ood_fingerprint, digest)

@@ -50,12 +50,9 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the report sections, campaign by campaign."""
     for run in runs:
         history = read(run)
-        prefix = f"{run.name}: " if len(runs) > 1 else ""
-        parts = (
-            _rounds(history), *_predicted(history), *_map(run, history), *_scores(history),
-            *_measurements(history, run.config.get("goal")),
-        )  # fmt: skip
-        yield from (section._replace(title=prefix + section.title) for section in parts)
+        parts = _rounds(history), *_predicted(history), *_map(run, history), *_scores(history)
+        for section in (*parts, *_measurements(history, run.config.get("goal"))):
+            yield section._replace(title=run.prefix + section.title)
 
 
 def read(run: Opened) -> History:
@@ -89,14 +86,13 @@ def _value(measured: Sequence[Any]) -> Any:
 def _rounds(history: History) -> Section:
     figure, (axes,) = panels(1, width=8, height=3.5)
     suggestions, targets = history.suggestions, history.targets
-    for label, times in (
-        ("measured", [event["time"] for event in history.measurements]),
-        ("suggested", [s.time for s in suggestions]),
-        ("suggested and measured", [s.answered for s in suggestions if s.answered]),
-    ):
-        if times:
-            x = np.sort(np.array(times, "datetime64[s]"))
-            axes.step(x, range(1, len(x) + 1), "o-", where="post", markersize=3, label=label)
+    times = {
+        "measured": [event["time"] for event in history.measurements],
+        "suggested": [s.time for s in suggestions],
+        "suggested and measured": [s.answered for s in suggestions if s.answered],
+    }
+    for label, x in ((label, np.sort(np.array(x, "datetime64[s]"))) for label, x in times.items() if x):
+        axes.step(x, range(1, len(x) + 1), "o-", where="post", markersize=3, label=label)
     axes.set(xlabel="time (UTC)", ylabel="rows so far")
     axes.tick_params(axis="x", labelrotation=20)
     if axes.lines:
@@ -129,8 +125,7 @@ def _predicted(history: History) -> Iterator[Section]:
     pairs = {}
     for target in history.targets:
         rows = [[*history.predicted(s, target), s.values.get(target)] for s in history.suggestions]
-        numbers = [row for row in rows if all(isinstance(v, int | float) for v in row)]
-        if numbers:
+        if numbers := [row for row in rows if all(isinstance(v, int | float) for v in row)]:
             pairs[target] = np.array(numbers, float).T
     if not pairs:
         return
@@ -141,11 +136,9 @@ def _predicted(history: History) -> Iterator[Section]:
         ends = [min(y.min(), low.min()), max(y.max(), high.max())]
         axes.plot(ends, ends, "k--", linewidth=1)
         axes.set(xlabel=literal(f"{target}, measured"), ylabel="predicted, with interval")
-        inside = int(((low <= y) & (y <= high)).sum())
-        sentences.append(
-            f"{target}: {inside} of {len(y)} measurements lie in the 90 % interval predicted for them. "
-            f"Mean absolute error: {np.abs(y - middle).mean():.4g}."
-        )
+        inside, error = int(((low <= y) & (y <= high)).sum()), f"{np.abs(y - middle).mean():.4g}"
+        covered = f"{inside} of {len(y)} measurements lie in the 90 % interval predicted for them"
+        sentences.append(f"{target}: {covered}. Mean absolute error: {error}.")
     yield Section("Predictions and later measurements", figure, sentences)
 
 

@@ -57,10 +57,7 @@ class Table:
 
 
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
-    """Read the table, and decide which new columns are features. Decisions on columns in `before` are kept.
-
-    Raise InputError if the table cannot be used; the message names the column or the cell.
-    """
+    """Read the table, and decide which new columns are features. Decisions on columns in `before` are kept."""
     written, classes = opened(path, settings), settings.task == "classification"
     drop = [*settings.drop_columns, *([settings.cost] if settings.cost else [])]
     names, features = roles(written, settings.target, drop, settings.task, settings.id_column)
@@ -86,16 +83,12 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
         notes.append(f"Still left out, as in the last run: {columns}. Use --feature to include a column.")
     notes += decided
     if late:
-        notes.append(
-            f"Left out {listed(map(shown, late))}: (nearly) empty where {listed(names)} is unmeasured, so probably "
-            "known only after the experiment. Use --target for results."
-        )
+        why = f"(nearly) empty where {listed(names)} is unmeasured, so probably known only after the experiment"
+        notes.append(f"Left out {listed(map(shown, late))}: {why}. Use --target for results.")
     naming = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ("identifier", "order")]
     if naming and not settings.id_column:
-        notes.append(
-            f"Pass --id if column {shown(naming[0])} identifies the rows. Otherwise rows are identified by their "
-            "features."
-        )
+        pass_id = f"Pass --id if column {shown(naming[0])} identifies the rows."
+        notes.append(f"{pass_id} Otherwise rows are identified by their features.")
     known_by = rule._replace(features=learnt)
     after = before.updated(schema, learnt)
     return Table(path, written, cells, known_by, schema, costs, tuple(notes), after, int(measured.sum()))
@@ -132,10 +125,8 @@ def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings
     added |= {f"{part}_{target}" for part in parts for target in settings.target}
     for name in cells.columns:
         if name in {PREFIX + column for column in added} or (classes and name.startswith(f"{PREFIX}p_")):
-            raise InputError(
-                f"{cells.path} has a column {shown(name)}, a name reserved for next.csv. Rename it, or pass the "
-                "original table as POOL."
-            )
+            advice = "Rename it, or pass the original table as POOL."
+            raise InputError(f"{cells.path} has a column {shown(name)}, a name reserved for next.csv. {advice}")
     for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
         if wrong := [name for name in chosen if name not in features]:
             allowed = f"a feature column of {cells.path} (features: {listed(features)})"
@@ -148,10 +139,8 @@ def _costs(cells: Cells, name: str) -> np.ndarray:
     values = targets.quantities(cells, [name], gaps=True)[:, 0]
     if (bad := ~(values > 0)).any():
         row = int(bad.argmax())
-        raise InputError(
-            f"{cells.where(row, name)}: cost {shown(cells.columns[name][row])} is invalid; every row needs a positive "
-            "number"
-        )
+        cost = f"cost {shown(cells.columns[name][row])} is invalid"
+        raise InputError(f"{cells.where(row, name)}: {cost}; every row needs a positive number")
     return values
 
 
@@ -180,10 +169,9 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
         for name in numbers:
             for row, cell in enumerate(cells.columns.get(name, ())):
                 if texts.number(cell, cells.decimal) is None and texts.number(cell) is not None:
-                    raise InputError(
-                        f"{cells.where(row, name)}: {shown(cell)} has a decimal point, but --decimal is "
-                        f"{cells.decimal!r}. Use that mark, without thousands separators."
-                    )
+                    problem = f"{shown(cell)} has a decimal point, but --decimal is {cells.decimal!r}"
+                    advice = "Use that mark, without thousands separators."
+                    raise InputError(f"{cells.where(row, name)}: {problem}. {advice}")
     for column in schema.columns:
         if isinstance(column, Quantity) and column.name in columns:
             columns[column.name] = texts.iso(columns[column.name], column.form)
@@ -242,8 +230,8 @@ def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, lis
             _features(table, [row])
             usable.append(row)
         except InputError as error:
-            reason = str(error).rstrip(".")
-            notes.append(f"Ignored row {campaign.short(row.id)}, which is no longer in the table: {reason}.")
+            why = str(error).rstrip(".")
+            notes.append(f"Ignored row {campaign.short(row.id)}, which is no longer in the table: {why}.")
     if not usable:
         return usable, np.empty((0, len(table.schema.features))), notes
     matrix = _features(table, usable)

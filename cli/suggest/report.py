@@ -28,11 +28,6 @@ MEASURES = {
 }  # fmt: skip
 
 
-def default_path(table: Path) -> Path:
-    """Return the default of --out: next.csv, or next.xlsx for an Excel table."""
-    return table.with_name("next.xlsx" if table.suffix.lower() in (".xlsx", ".xlsm") else "next.csv")
-
-
 def read(path: Path, table: Table, settings: Settings) -> Cells | None:
     """Read next.csv as `labels` does. Return None if the file does not exist or has no rows."""
     if not path.exists():

@@ -41,7 +41,8 @@ class State(NamedTuple):
 def run(options: Mapping[str, Any]) -> None:
     """Run `explore suggest` with its command-line options."""
     path = Path(options["table"])
-    beside, out = folder_of(path), Path(options["out"] or report.default_path(path))
+    default = "next.xlsx" if path.suffix.lower() in (".xlsx", ".xlsm") else "next.csv"
+    beside, out = folder_of(path), Path(options["out"] or path.with_name(default))
     trusted = [*options["trust"], *trust.references({name: options[name] for name in NAMED})]
     old = _read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)

@@ -1,7 +1,5 @@
 """Settings of `explore suggest`, which persist until changed, and the conditions of --stop-when."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +18,8 @@ from explore.inference import presets
 from explore.learning import build
 from explore.learning.scaling import Kind
 from explore.runs.recorded import Values
+
+Options = Mapping[str, Any]  # of the command line, by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ LIKELIHOODS = ("gaussian", "heteroscedastic")  # each has a version for rows tha
 NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
 
 
-def resolve(options: Mapping[str, Any], old: Settings | None = None, rows: int = 0) -> Settings:
+def resolve(options: Options, old: Settings | None = None, rows: int = 0) -> Settings:
     """Return the settings for command-line options. Missing options keep the value in `old`, if any, or the default.
 
     The default posterior depends on the number of measured `rows`. Raise InputError for an invalid setting.
@@ -90,7 +90,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None, rows: int =
     return new
 
 
-def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str, rows: int) -> dict[str, Any]:
+def _model(options: Options, old: Settings | None, task: str, goal: str, rows: int) -> dict[str, Any]:
     """Return posterior, acquisition and their settings. For an unchanged plug-in, the defaults are as in `old`."""
     by_part = problem.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
@@ -115,9 +115,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
     return model | _rule(options, old, by_part["acquisition"], goal, task == "classification")
 
 
-def _noise(
-    options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], task: str, preset: str
-) -> dict[str, Any]:
+def _noise(options: Options, old: Settings | None, texts: Mapping[str, str], task: str, preset: str) -> dict[str, Any]:
     """Return the likelihood and its settings. The default is as in `old`."""
     if task == "classification":
         if texts or options["likelihood"]:
@@ -138,9 +136,7 @@ def _noise(
     return {"likelihood": name, "likelihood_settings": noise}
 
 
-def _rule(
-    options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str, classes: bool
-) -> dict[str, Any]:
+def _rule(options: Options, old: Settings | None, texts: Mapping[str, str], goal: str, classes: bool) -> dict[str, Any]:
     """Return the acquisition of the options. The default is as in `old` or, if `goal` changed, the rule for `goal`."""
     default = default_rule(classes) if goal == "learn" else "expected-improvement"
     before = old.acquisition if old and old.goal == goal else default

@@ -1,7 +1,5 @@
 """The user's table: its cells, and its rows as numeric inputs of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +32,7 @@ class Learnt(NamedTuple):
     features: tuple[str, ...]
     left_out: tuple[str, ...]  # columns that number the rows, or are time stamps
 
-    def updated(self, schema: data.Schema, learnt: Sequence[str]) -> Learnt:
+    def updated(self, schema: data.Schema, learnt: Sequence[str]) -> "Learnt":
         """Return a copy that adds the features `learnt`, and the ordering columns that `schema` leaves out."""
         ordering = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ORDERING]
         features = dict.fromkeys([*self.features, *learnt])
@@ -192,7 +190,7 @@ class Rows:
     spent: dict[str, float]  # "budget": cost of taken rows; "labels": count of measured and pending rows
     notes: tuple[str, ...]
 
-    def complete(self) -> Rows:
+    def complete(self) -> "Rows":
         """Return a copy in which only rows with all targets measured count as measured."""
         full = [i for i, values in enumerate(self.values) if all(value == value for value in values)]  # not NaN
         return replace(self, measured=[self.measured[i] for i in full], values=[self.values[i] for i in full])

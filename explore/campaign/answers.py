@@ -25,7 +25,7 @@ class Answers(Sheet):
     def __init__(self, file: Cells, reading: Reading):
         """Parse a labels file. Raise InputError for invalid target cells, or without target or identifying columns."""
         schema = reading.table.schema
-        columns = ["_id", *([schema.id_column] if schema.id_column else [])]
+        columns = ["_id", *filter(None, [schema.id_column])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows
         self._id_columns = [name for name in columns if name in file.columns]
         self._ids = [identifiers(file.columns[name]) for name in self._id_columns]
@@ -34,7 +34,7 @@ class Answers(Sheet):
             advice = "Add one with the measurements."
             raise InputError(f"{file.path} has none of the target columns ({listed(schema.targets)}). {advice}")
         if not self._ids and not self._has_all_features:
-            advice = f"Add a column {_either(columns)}, or all feature columns."
+            advice = f"Add a column {' or '.join(map(shown, columns))}, or all feature columns."
             raise InputError(f"Cannot match the rows of {file.path} to the table. {advice}")
         super().__init__(file, schema)
 
@@ -59,7 +59,8 @@ class Answers(Sheet):
         written = [column[line] for column in self._ids if column[line]]
         if not written:
             if not self._has_all_features:
-                raise InputError(f"{self._where(line)}: no identifier. Fill in {_either(self._id_columns)}.")
+                missing = " or ".join(map(shown, self._id_columns))
+                raise InputError(f"{self._where(line)}: no identifier. Fill in {missing}.")
             return ""
         names = [self._resolved(line, text) for text in written]
         if canonical(names[0]) != canonical(names[-1]):
@@ -148,10 +149,6 @@ class Answers(Sheet):
 
     def _where(self, line: int) -> str:
         return f"{self.file.path}, {self.file.unit} {self.file.lines[line]}"
-
-
-def _either(columns: Sequence[str]) -> str:
-    return " or ".join(map(shown, columns))
 
 
 def _without(values: Sequence[Value], old: Sequence[Value]) -> list[Value]:

@@ -1,7 +1,5 @@
 """A campaign: a table, the folder next to it, and all suggestions and measurements so far."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -10,6 +10,7 @@ from explore.data.texts import number
 
 COARSE = (4, 3)  # significant digits; cells that are `same` rarely differ at both roundings
 Measurements = Mapping[str, Value]  # by target
+Matched = tuple[dict[str, str], list[Row]]  # new keys by old id, and rows that fit several lines
 
 
 def pair(
@@ -64,10 +65,8 @@ def _within(a: Measurements, b: Measurements) -> bool:
     return has_all({t: [value] for t, value in b.items()}, a)
 
 
-def match_moved(
-    lost: Iterable[Row], table: Table, fresh: Mapping[str, int], by_id: bool
-) -> tuple[dict[str, str], list[Row]]:
-    """Match known rows to changed lines of the table: return new keys by old id, and rows that fit several lines.
+def match_moved(lost: Iterable[Row], table: Table, fresh: Mapping[str, int], by_id: bool) -> Matched:
+    """Match known rows to changed lines of the table.
 
     Columns may have been added, removed or (one) renamed; a spreadsheet may have saved fewer digits, or 7 for the id
     007. If several lines fit, or a column was replaced, the target cells decide. `lost` are rows whose id is not in the
@@ -100,7 +99,7 @@ def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tupl
 
 def _search(
     rows: Sequence[Row], table: Table, fresh: Mapping[str, int], names: Mapping[str, str], certain: bool, by_id: bool
-) -> tuple[dict[str, str], list[Row]]:
+) -> Matched:
     """Match rows by the columns `names` (new by old), exactly, then rounded; `certain`: equal cells suffice."""
     matched: dict[str, str] = {}
     unclear: list[Row] = []

@@ -5,8 +5,6 @@ imputed with the column's median (for Booleans, the most frequent value). If a c
 was made, an extra feature marks them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -112,7 +110,7 @@ class Category:
         """Return the one-hot features [N, groups], and notes on empty and unknown cells."""
         column, groups = cells.columns[self.name], self.groups
         accepted, names, notes = {"", *self.levels, *self.rare}, {}, []
-        numbers = {name: texts.exact(name) for name in accepted}
+        numbers: dict[str, Any] = {name: texts.exact(name) for name in accepted}
         counts = Counter(numbers.values())
         # A spreadsheet may have turned 007 into 7, or 1E2 into 100.
         by_number = {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
@@ -198,7 +196,7 @@ class Schema:
         return {"columns": [{"kind": column.kind} | asdict(column) for column in self.columns]}
 
     @staticmethod
-    def from_json(value: Any) -> Schema:
+    def from_json(value: Any) -> "Schema":
         """Restore a schema from the result of `to_json`; raise InputError for invalid values."""
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))

@@ -6,7 +6,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import islice, zip_longest
@@ -22,6 +22,7 @@ from explore.data import packed, texts
 
 AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED)})"
 SEPARATORS = ",;\t|"  # if several fit, the first wins
+Names = Collection[str]  # of columns
 POINTER = 8  # bytes per cell, in addition to its string
 
 _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)

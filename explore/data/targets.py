@@ -7,7 +7,7 @@ import numpy as np
 
 from explore.core.errors import InputError, counted, listed, shown
 from explore.data import texts
-from explore.data.reading import Cells
+from explore.data.reading import Cells, Names
 
 UNMEASURED = "; for tables with unmeasured rows use explore suggest"
 WITH_GAPS = "; write only the number, 'failed' for a failed experiment, or nothing if it is not measured yet"
@@ -84,11 +84,7 @@ def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str]
 
 
 def classes(
-    table: Cells,
-    targets: Sequence[str],
-    gaps: bool = False,
-    keep_na: Collection[str] = (),
-    failed: Collection[str] = (),
+    table: Cells, targets: Sequence[str], gaps: bool = False, keep_na: Names = (), failed: Collection[str] = ()
 ) -> tuple[np.ndarray, tuple[str, ...], str]:
     """Return class indices [N], the class names, and notes. `keep_na` is as in `load_table`, `failed` as in `marks`.
 

@@ -1,7 +1,5 @@
 """Image data sets, in memory or in files that are decoded on demand."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,8 +40,7 @@ class Images(NamedTuple):
     @property
     def shape(self) -> tuple[int, int, int]:
         """Shape of an image: (channels, height, width)."""
-        _, channels, height, width = self.x.shape
-        return channels, height, width
+        return self.x.shape[1:]
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and standard deviation (1 if constant) of each channel of the training images.
@@ -137,7 +134,7 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.files)
 
-    def part(self, points: Iterable[int]) -> ImageFiles:
+    def part(self, points: Iterable[int]) -> "ImageFiles":
         """Return the subset of images at indices `points`."""
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 

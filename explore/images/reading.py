@@ -21,7 +21,7 @@ ARRAYS = ("x", "y", "test_x", "test_y")
 
 
 def read(path: Path, size: int | None = None, grey: bool = False, stream: bool | None = False) -> Images:
-    """Read an image data set from a folder or an .npz file.
+    """Read an image data set from a folder or an .npz file; raise InputError for missing or damaged images.
 
     Args:
         path: a folder with `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or `CLASS/IMAGE` for training images
@@ -31,9 +31,6 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
         grey: for folders, whether to read images as greyscale, with one channel.
         stream: for folders, whether to decode images on demand; None: only if all images would take more than a
             quarter of the memory.
-
-    Raises:
-        InputError: if the set is incomplete or an image is damaged.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist; to continue a run, restore images that were moved or renamed")

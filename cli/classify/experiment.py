@@ -71,11 +71,10 @@ class Experiment:
         if old:
             self.load_state_dict(old.state)
         self.parts = (self.name, settings.net, settings.posterior)
-        weights, train, test = self.posterior.net.weights, self.task.y.shape[1], len(self.task.test_y)
-        self.plan = (
-            f"{settings.posterior} on {settings.net} ({weights} weights): {train} training and {test} {self._tested} "
-            f"images of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
-        )
+        train, test = self.task.y.shape[1], len(self.task.test_y)
+        used = f"{train} training and {test} {self._tested} images of {self.name}"
+        model = f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights)"
+        self.plan = f"{model}: {used}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
         self.note = "\n".join(filter(None, [*self._notes(images.note, converted), remainder]))
         self.total = self.posterior.epochs
 

@@ -138,10 +138,8 @@ def report(experiment: Experiment, folder: Path) -> Report:
     rows = [(title + against.get(m, ""), _text(values[m])) for m, title in METRICS.items() if m in values]
     facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.location(folder))]
     facts += [("figure", str(folder / file)) for file in figures if file != FIGURE]
-    verdict = (
-        f"{s.posterior} on {s.net}: {100 * values['error']:.2f} % of the {part} "
-        f"images of {experiment.name} are wrong, log-likelihood {_text(values['log_likelihood'])}."
-    )
+    wrong = f"{100 * values['error']:.2f} % of the {part} images of {experiment.name} are wrong"
+    verdict = f"{s.posterior} on {s.net}: {wrong}, log-likelihood {_text(values['log_likelihood'])}."
     summary = {
         "dataset": experiment.name, "net": s.net, "posterior": s.posterior, "epochs": experiment.total,
         "test": values, "validation": s.validation, "ood": s.ood if finished.ood else None,

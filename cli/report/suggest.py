@@ -98,22 +98,17 @@ def _rounds(history: History) -> Section:
     if axes.lines:
         axes.legend(fontsize="small")
     header = ["round", "row", *(f"{t}: predicted" for t in targets), "score", "suggested", "measured", *targets]
-    rows = [
-        [
-            str(s.round), short(s.row), *(_range(*history.predicted(s, t)) for t in targets),
-            _text(s.prediction.get("score")), f"{s.time:%Y-%m-%d %H:%M}",
-            f"{s.answered:%Y-%m-%d %H:%M}" if s.answered else "pending", *(_text(s.values.get(t)) for t in targets),
-        ]
-        for s in suggestions
-    ]  # fmt: skip
+    rows = []
+    for s in suggestions:
+        ranges = [map(_text, history.predicted(s, t)) for t in targets]
+        predicted = [f"{middle} ({low} to {high})" if middle else "" for middle, low, high in ranges]
+        answered = f"{s.answered:%Y-%m-%d %H:%M}" if s.answered else "pending"
+        times = _text(s.prediction.get("score")), f"{s.time:%Y-%m-%d %H:%M}", answered
+        rows.append([str(s.round), short(s.row), *predicted, *times, *(_text(s.values.get(t)) for t in targets)])
     pending = sum(row.pending is not None for row in history.memory.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
     sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."
     return Section("Suggestions and measurements", figure, [sentence], header=header, rows=rows)
-
-
-def _range(mean: Any, low: Any, high: Any) -> str:
-    return "" if mean is None else f"{_text(mean)} ({_text(low)} to {_text(high)})"
 
 
 def _text(value: Any) -> str:

@@ -110,12 +110,8 @@ class Answers(Sheet):
             # Among identical rows: one with this measurement, else one without measurements, pending ones first.
             free = [self._rows.get(name) or Row(name) for name in alike or [features]]
             free.sort(key=lambda row: (bool(row.values), row.pending is None, row.gone))
-            pairs = pair(
-                {line: self.measurements[line] for line in lines},
-                free,
-                lambda row, values: bool(row.values) and row.agrees(values),
-                lambda *_: True,
-            )
+            told = {line: self.measurements[line] for line in lines}
+            pairs = pair(told, free, lambda row, values: bool(row.values) and row.agrees(values), lambda *_: True)
             for line in lines:
                 rows[pairs.get(line, free[0]).id].append(line)
 

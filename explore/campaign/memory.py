@@ -106,7 +106,14 @@ class Memory:
             for row in self.rows.values():
                 row.pending = None if self.done(row) else row.pending
         elif kind == "change":
-            self._change(event["id"], event["to"], event["cells"])
+            name, to = event["id"], event["to"]
+            row = self.rows.pop(name, None) or Row(name)
+            row.former |= row.cells
+            row.id, row.cells = to, dict(event["cells"])
+            self.rows[to] = row
+            self._aliases.pop(to, None)
+            if name != to:
+                self._aliases[name] = to
         elif kind != "undo":
             row = self._describe(event)
             if kind in TOLD and not undone:
@@ -170,15 +177,6 @@ class Memory:
             row.pending, row.skipped, row.suggestion = batch, False, dict(event.get("values") or {})
         else:
             row.pending, row.skipped = None, kind == "skip"
-
-    def _change(self, name: str, to: str, cells: Mapping[str, str]) -> None:
-        row = self.rows.pop(name, None) or Row(name)
-        row.former |= row.cells
-        row.id, row.cells = to, dict(cells)
-        self.rows[to] = row
-        self._aliases.pop(to, None)
-        if name != to:
-            self._aliases[name] = to
 
 
 def short(name: str) -> str:

@@ -201,10 +201,8 @@ class Reading:
         """Correct recorded classes to failures if `--failed` now declares these classes as failures."""
         failed = set(map(folded, self.table.schema.failed))
         for row in [row for row in self.memory.rows.values() if self.table.schema.classes and failed]:
-            values = {
-                t: [None if isinstance(v, str) and folded(v) in failed else v for v in vs]
-                for t, vs in row.values.items()
-            }
+            declared = {v for vs in row.values.values() for v in vs if isinstance(v, str) and folded(v) in failed}
+            values = {t: [None if v in declared else v for v in vs] for t, vs in row.values.items()}
             self.tell_measurements(row.id, {t: v for t, v in values.items() if v != row.values[t]}, "failed")
 
     def sentences(self) -> list[str]:

@@ -69,10 +69,8 @@ class Quantity:
         middle = "most frequent value" if self.words else "median"
         unit = " days after the earliest date" if self.form else ""
         constant = f"; the column was constant {BEFORE}, so the model has not learnt its effect"
-        return x, [
-            *_note(self, cells, missing, "imputed ", EMPTY, f" with the {middle}, {self.fill:.6g}{unit}"),
-            *_note(self, cells, changed, "", "new value", constant),
-        ]
+        imputed = _note(self, cells, missing, "imputed ", EMPTY, f" with the {middle}, {self.fill:.6g}{unit}")
+        return x, imputed + _note(self, cells, changed, "", "new value", constant)
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the values [N] (NaN for empty cells), and the rows of cells that cannot be parsed."""
@@ -123,15 +121,13 @@ class Category:
         places = {name: i for i, name in enumerate(groups)}
         rest = places.get(OTHER, -1)  # the last row of `one_hot` is all zeros: no group
         places[""] = places.get(MISSING, rest)
-        one_hot = np.eye(len(groups) + 1, len(groups))
+        one_hot = np.eye(len(groups) + 1, len(groups))[[places.get(names[cell], rest) for cell in column]]
         pooled = OTHER if self.rare else "none of the known categories"
-        empty = MISSING if self.gaps else pooled
+        empty = [not names[cell] for cell in column]
         unknown = [names[cell] not in accepted for cell in column]
-        return one_hot[[places.get(names[cell], rest) for cell in column]], [
-            *_note(self, cells, [not names[cell] for cell in column], "encoded ", EMPTY, f" as {empty}"),
-            *_note(self, cells, unknown, "encoded ", "unknown value", f" as {pooled}"),
-            *notes[:1],
-        ]
+        encoded = _note(self, cells, empty, "encoded ", EMPTY, f" as {MISSING if self.gaps else pooled}")
+        encoded += _note(self, cells, unknown, "encoded ", "unknown value", f" as {pooled}")
+        return one_hot, encoded + notes[:1]
 
 
 Column = LeftOut | Quantity | Category

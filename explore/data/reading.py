@@ -251,10 +251,8 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
     packed.check_workbook(content, path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about features other than cells
-        values, formulas = (
-            openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only).worksheets
-            for only in (True, False)
-        )
+        books = (openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only) for only in (True, False))
+        values, formulas = (book.worksheets for book in books)
         names = [worksheet.title for worksheet in values]
         if sheet is not None and sheet not in names and strict:
             raise one_of(f"sheet of {path}", sheet, names)

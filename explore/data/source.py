@@ -60,10 +60,8 @@ class Published(NamedTuple):
     def __call__(self, folder: Path | None = None) -> Dataset:
         """Read or download the set; raise InputError for unexpected content, OSError if the download fails."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
-        if path := local(file, folder):
-            text, note = checked(packed.read(path, LIMIT), self.sha256, path), ""
-        else:
-            text, note = self._downloaded()
+        path = local(file, folder)
+        text, note = (checked(packed.read(path, LIMIT), self.sha256, path), "") if path else self._downloaded()
         task: Task = "classification" if self.classes else "regression"
         table = np.loadtxt(io.BytesIO(text), ndmin=2)
         y = (table[:, -1] > 0).astype(np.int64) if self.classes else table[:, -1:]

@@ -50,16 +50,12 @@ class Images(NamedTuple):
         x = self.x
         chunks = x.chunks(range(0, len(x), -(-len(x) // COUNTED))) if isinstance(x, ImageFiles) else [x]
         # Count each of the 256 values: summing would need a copy of the images in float64, eight times as large.
-        counts = np.sum(
-            [[np.bincount(chunk[:, c].ravel(), minlength=256) for c in range(chunk.shape[1])] for chunk in chunks], 0
-        )
+        channels = range(self.shape[0])
+        counts = np.sum([[np.bincount(chunk[:, c].ravel(), minlength=256) for c in channels] for chunk in chunks], 0)
         values, share = np.arange(256.0), counts / counts.sum(1, keepdims=True)
         mean = share @ values
         deviation = np.sqrt((share * (values - mean[:, None]) ** 2).sum(1))
         return mean, np.where(deviation > 0, deviation, 1.0)
-
-
-# Images in files ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

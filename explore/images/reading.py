@@ -79,9 +79,6 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
     return Inputs(names, x=stored.loaded(), note=_note(path, len(every) - len(files), stored.check()))
 
 
-# Folders --------------------------------------------------------------------------------------------------------------
-
-
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
     train, *tests = _parts(path)
     classes = _subfolders(train)
@@ -153,9 +150,6 @@ def _files(folder: Path) -> Iterator[Path]:
         if real not in visited:
             yield from (Path(place, name) for name in names if not name.startswith("."))
         visited.add(real)
-
-
-# Arrays ---------------------------------------------------------------------------------------------------------------
 
 
 def _arrays(path: Path) -> Images:

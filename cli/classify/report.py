@@ -270,8 +270,9 @@ def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
     table = pd.DataFrame({"true": tested.y, "called": p.argmax(1), "confidence": p.max(1), "entropy": entropy})
     errors = table[table.true != table.called].nlargest(SHOWN, "confidence")
     uncertain = table.nlargest(SHOWN, "entropy")
-    titles = {"Most confident errors": errors, "Most uncertain images": uncertain}
-    for title, shown in ((title, shown) for title, shown in titles.items() if len(shown)):
+    for title, shown in {"Most confident errors": errors, "Most uncertain images": uncertain}.items():
+        if shown.empty:
+            continue
         figure, every = panels(SHOWN, columns=SHOWN, width=1.3, height=1.8)
         for axes in every:
             axes.set_axis_off()

@@ -94,7 +94,7 @@ class Settings:
         return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
     def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, "Settings"]:
-        """Load the out-of-distribution images, which must not have changed since the run began.
+        """Load the out-of-distribution images. Raise InputError if the images have changed since the run began.
 
         Return the images (None without a test), a note on them, and settings with the images' fingerprint.
         """

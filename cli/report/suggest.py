@@ -86,13 +86,14 @@ def _value(measured: Sequence[Any]) -> Any:
 def _rounds(history: History) -> Section:
     figure, (axes,) = panels(1, width=8, height=3.5)
     suggestions, targets = history.suggestions, history.targets
-    times = {
-        "measured": [event["time"] for event in history.measurements],
-        "suggested": [s.time for s in suggestions],
-        "suggested and measured": [s.answered for s in suggestions if s.answered],
-    }
-    for label, x in ((label, np.sort(np.array(x, "datetime64[s]"))) for label, x in times.items() if x):
-        axes.step(x, range(1, len(x) + 1), "o-", where="post", markersize=3, label=label)
+    for label, times in (
+        ("measured", [event["time"] for event in history.measurements]),
+        ("suggested", [s.time for s in suggestions]),
+        ("suggested and measured", [s.answered for s in suggestions if s.answered]),
+    ):
+        if times:
+            x = np.sort(np.array(times, "datetime64[s]"))
+            axes.step(x, range(1, len(x) + 1), "o-", where="post", markersize=3, label=label)
     axes.set(xlabel="time (UTC)", ylabel="rows so far")
     axes.tick_params(axis="x", labelrotation=20)
     if axes.lines:
@@ -103,8 +104,8 @@ def _rounds(history: History) -> Section:
         ranges = [map(_text, history.predicted(s, t)) for t in targets]
         predicted = [f"{middle} ({low} to {high})" if middle else "" for middle, low, high in ranges]
         answered = f"{s.answered:%Y-%m-%d %H:%M}" if s.answered else "pending"
-        times = _text(s.prediction.get("score")), f"{s.time:%Y-%m-%d %H:%M}", answered
-        rows.append([str(s.round), short(s.row), *predicted, *times, *(_text(s.values.get(t)) for t in targets)])
+        facts = _text(s.prediction.get("score")), f"{s.time:%Y-%m-%d %H:%M}", answered
+        rows.append([str(s.round), short(s.row), *predicted, *facts, *(_text(s.values.get(t)) for t in targets)])
     pending = sum(row.pending is not None for row in history.memory.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
     sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."

@@ -69,8 +69,8 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
         rows = rows.complete()
     if missing := every - len(rows.measured):
-        ignored = f"{counted(missing, 'row')} with an unmeasured target"
-        notes.append(f"Ignored {ignored}: {settings.posterior} needs all targets.")
+        ignored = counted(missing, "row")
+        notes.append(f"Ignored {ignored} with an unmeasured target: {settings.posterior} needs all targets.")
     enough = _has_enough(rows, settings)
     choice = _by_model(table, rows, settings, k, device, progress) if enough else _spread(rows, settings, k)
     chosen = choice.rows if rows.costs is None else choice.rows.assign(cost=rows.costs[choice.rows.index])
@@ -158,8 +158,9 @@ def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> T
     if settings.transform == "log" and (y <= 0).any():
         i, o = np.argwhere(y <= 0)[0].tolist()
         row, target = rows.measured[i], settings.target[o]
-        is_gone, away = row >= len(table.cells.lines), f"{target} of a row that is no longer in {table.path}"
-        where = away if is_gone else table.cells.where(row, target)
+        where = f"{target} of a row that is no longer in {table.path}"
+        if row < len(table.cells.lines):
+            where = table.cells.where(row, target)
         raise InputError(f"{where}: {y[i, o]:.12g} has no logarithm; correct it, or leave --transform at none")
     return Transform.fit(settings.transform, y) if settings.task == "regression" else Transform()
 

@@ -189,14 +189,14 @@ class Limit(NamedTuple):
 
 
 def limits(settings: Settings) -> list[Limit]:
-    """Return the conditions of --stop-when, such as gain<0.01 or budget<=100; raise InputError for an unknown one."""
+    """Return the conditions of --stop-when, such as gain<0.01 or budget<=100; raise InputError for an invalid one."""
     conditions = []
     for text in settings.stop_when:
         match = re.fullmatch(r"\s*(?:(gain|width)\s*<|(budget|labels)\s*<=)\s*([^\s=]\S*)\s*", text)
         value = number(match[3]) if match else None
         if not match or value is None or not (0 < value < math.inf):
-            allowed = "gain<X, width<X, budget<=X or labels<=X with a positive number X"
-            raise InputError(f"--stop-when is {shown(text)}; it must be {allowed}")
+            forms = "gain<X, width<X, budget<=X or labels<=X with a positive number X"
+            raise InputError(f"--stop-when is {shown(text)}; it must be {forms}")
         if match[1] == "width" and settings.task == "classification":
             reason = "classes have no intervals. Use gain, budget or labels."
             raise InputError(f"--stop-when width<X applies to regression only: {reason}")

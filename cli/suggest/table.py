@@ -221,8 +221,8 @@ def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, lis
             _features(table, [row])
             usable.append(row)
         except InputError as error:
-            why = str(error).rstrip(".")
-            notes.append(f"Ignored row {campaign.short(row.id)}, which is no longer in the table: {why}.")
+            reason = str(error).rstrip(".")
+            notes.append(f"Ignored row {campaign.short(row.id)}, which is no longer in the table: {reason}.")
     if not usable:
         return usable, np.empty((0, len(table.schema.features))), notes
     matrix = _features(table, usable)

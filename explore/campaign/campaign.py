@@ -92,8 +92,8 @@ class Campaign(AbstractContextManager["Campaign"]):
         if len(set(rows)) < len(rows) or set(rows) - set(self.pool):
             raise InputError(f"rows must be distinct indices from `pool`; got {listed(rows)}")
         names = [self.ids[i] for i in rows]
-        suggestions = zip(names, values or [{}] * len(names), strict=True)
-        self._tell([{"event": "suggest", "id": name, "values": dict(each)} for name, each in suggestions])
+        suggestions = values or [{}] * len(names)
+        self._tell([{"event": "suggest", "id": n, "values": dict(v)} for n, v in zip(names, suggestions, strict=True)])
         return names
 
     def skip(self, names: Iterable[str]) -> None:
@@ -159,8 +159,8 @@ class Campaign(AbstractContextManager["Campaign"]):
 
     def _objection(self, kind: str, row: Row) -> str:
         if kind == "skip" and self.memory.done(row):
-            state = f"{'failed' if row.failed else 'is already measured'} and will not be suggested"
-            return f"{state}. To withdraw its result, use --retract {short(row.id)}."
+            state = "failed" if row.failed else "is already measured"
+            return f"{state} and will not be suggested. To withdraw its result, use --retract {short(row.id)}."
         if kind == "release" and not row.skipped and row.pending is None:
             return "is neither pending nor skipped; there is nothing to release"
         return "was not measured; there is nothing to retract" if kind == "retract" and not row.values else ""

@@ -107,7 +107,7 @@ class Memory:
                 row.pending = None if self.done(row) else row.pending
         elif kind == "change":
             name, to = event["id"], event["to"]
-            row = self.rows.pop(name, None) or Row(name)
+            row = self.rows.pop(name, Row(name))
             row.former |= row.cells
             row.id, row.cells = to, dict(event["cells"])
             self.rows[to] = row

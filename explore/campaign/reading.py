@@ -69,7 +69,7 @@ class Reading:
     def tell_measurements(
         self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]
     ) -> None:
-        """Add events: a label for targets whose `values` extend the row's measurements, a correction for the others.
+        """Add events on a row: a label for targets whose `values` extend known measurements, a correction for others.
 
         `values` has all measurements by target. `source` is the name of a labels file, "table" (then the keyword
         `table` has the row's target cells), or "failed" for classes that are now declared as failures.
@@ -162,8 +162,8 @@ class Reading:
         if not is_new and row.cells != cells:
             common = {c: row.cells[c] for c in row.cells if c in cells}
             if any(not same(cell, cells[c]) for c, cell in common.items()):
-                kept = "; keeps its measurement" if row.values else ""
-                self.notes.append(f"{self.name(name)}: {_changes(common, cells)}{kept}.")
+                label = "; keeps its measurement" if row.values else ""
+                self.notes.append(f"{self.name(name)}: {_changes(common, cells)}{label}.")
             self.tell("change", name, to=name, cells=cells)
         new = {t: v for t, v in now.items() if t not in row.table or not same_value(v, row.table[t])}
         values = {t: [v] for t, v in new.items() if not row.agrees({t: v})}

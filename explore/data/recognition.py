@@ -44,8 +44,10 @@ def infer(
     columns: list[Column] = []
     notes: list[str] = []
     for name in names:
-        wanted = name in feature, name in decided
-        column, remarks = _words(name, cells, True) if name in categorical else _recognised(name, cells, *wanted)
+        if name in categorical:
+            column, remarks = _words(name, cells, True)
+        else:
+            column, remarks = _recognised(name, cells, name in feature, name in decided)
         if name in feature and isinstance(column, LeftOut):
             raise InputError(f"column {shown(name)} of {cells.path} {remarks[0]}; it cannot be a feature")
         columns.append(column)
@@ -65,8 +67,8 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
         if not wanted and (code := texts.code(column)):
             category, remarks = _words(name, cells, False)
             why = f"has {'leading zeros' if len(code) < 16 else 'more digits than a number keeps'}, as in {shown(code)}"
-            advice = f"use --feature {shown(name)} to read numbers"
-            return category, [f"{why}, so it is read as a category; {advice}", *remarks]
+            remark = f"{why}, so it is read as a category; use --feature {shown(name)} to read numbers"
+            return category, [remark, *remarks]
         return _number(name, column, values, wanted or decided)
     counts = Counter(column)
     present = [cell for cell in counts if not texts.absent(cell)]
@@ -86,8 +88,8 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     category, remarks = _words(name, cells, False)
     numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
     if numbers and isinstance(category, Category):
-        several = f"numbers such as {shown(numbers[0])} are treated as categories too"
-        remarks.append(f"contains text in most rows, so {several}")
+        example = shown(numbers[0])
+        remarks.append(f"contains text in most rows, so numbers such as {example} are treated as categories too")
     return category, remarks
 
 

@@ -181,5 +181,5 @@ def libsvm(file: str, features: int, positive: float) -> Rows:
     for label, *pairs in rows(download(f"{LIBSVM}/{file}", f"{file}.txt").read_bytes()):
         values = dict(pair.split(":") for pair in pairs)
         sign = "1" if float(label) == positive else "-1"
-        table.append([*(values.get(str(i), "0") for i in range(1, features + 1)), sign])
+        table.append([values.get(str(i + 1), "0") for i in range(features)] + [sign])
     return table

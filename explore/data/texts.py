@@ -182,7 +182,8 @@ def date_formats(cells: Collection[str]) -> list[str]:
     if all(matches):
         zones = {bool(match["zone"]) for match in matches if match and match[2]}
         return [ISO] if len(zones) < 2 and not len(dates(list(cells), ISO)[1]) else []
-    texts, few = list(cells), list(cells)[:20]
+    texts = list(cells)
+    few = texts[:20]
     if not all(6 <= len(cell) <= 40 and any(map(str.isdigit, cell)) for cell in few):
         return []
     marks = [mark for mark in "/.-,:" if mark in few[0]]

@@ -71,11 +71,10 @@ class Experiment:
         if old:
             self.load_state_dict(old.state)
         self.parts = (self.name, settings.net, settings.posterior)
-        weights, train, test = self.posterior.net.weights, self.task.y.shape[1], len(self.task.test_y)
-        self.plan = (
-            f"{settings.posterior} on {settings.net} ({weights} weights): {train} training and {test} {self._tested} "
-            f"images of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
-        )
+        train, test = self.task.y.shape[1], len(self.task.test_y)
+        used = f"{train} training and {test} {self._tested} images of {self.name}"
+        model = f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights)"
+        self.plan = f"{model}: {used}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
         self.note = "\n".join(filter(None, [*self._notes(images.note, converted), remainder]))
         self.total = self.posterior.epochs
 
@@ -110,10 +109,8 @@ class Experiment:
             parallel.local_part(batch)
         world = parallel.world()
         rest = sum((batch.stop - batch.start) % world.parts for batch in slices)
-        if not rest:
-            return ""
-        parts = f"{world.processes} processes"
-        return f"Each epoch skips {rest} of {count} images, because batches are not divisible by {parts}."
+        why = f"because batches are not divisible by {world.processes} processes"
+        return f"Each epoch skips {rest} of {count} images, {why}." if rest else ""
 
     def _load_ood(self) -> str:
         """Load the out-of-distribution images, if any. Return a note on their conversion, or ""."""
@@ -175,7 +172,9 @@ class Experiment:
             begin = machine.seconds(self.rng.device)
         assert last is not None and last.epoch == self.total
         self.finished = self._finish(last)
-        self.saved = self._to_save(last)
+        scales = Scales(self.scale, UNSCALED)
+        model = FittedModel(self.posterior, last.state, scales, self.shape, s.samples, s.seed, last.epoch)
+        self.saved = Saved(Names((), ("class",), self.classes), ({},), {s.posterior: model})
         emit(self.finished)
 
     def _finish(self, last: Measured) -> Finished:
@@ -188,11 +187,6 @@ class Experiment:
         share = float(self.posterior.initial_curvature_share(last.state))
         seconds = sum(self._seconds), float(np.median(self._seconds))
         return Finished(last.scalars, last.tested, ood, alive, *seconds, share)
-
-    def _to_save(self, last: Measured) -> Saved:
-        s, scales = self.settings, Scales(self.scale, UNSCALED)
-        model = FittedModel(self.posterior, last.state, scales, self.shape, s.samples, s.seed, last.epoch)
-        return Saved(Names((), ("class",), self.classes), ({},), {s.posterior: model})
 
     def progress(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['seconds'])} of {self.total} epochs"

@@ -129,7 +129,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     """Return the result, and save the figures in the run folder."""
     finished, s = experiment.finished, experiment.settings
     assert finished is not None
-    values, tested = metrics(finished), _tested(experiment, finished)
+    values, row, tested = metrics(finished), _results(experiment, finished), _tested(experiment, finished)
     figures = {f"{name}.png": figure for name, figure in tested.figures(s.posterior).items()}
     for file, figure in figures.items():
         save(figure, folder / file)
@@ -138,15 +138,12 @@ def report(experiment: Experiment, folder: Path) -> Report:
     rows = [(title + against.get(m, ""), _text(values[m])) for m, title in METRICS.items() if m in values]
     facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.location(folder))]
     facts += [("figure", str(folder / file)) for file in figures if file != FIGURE]
-    verdict = (
-        f"{s.posterior} on {s.net}: {100 * values['error']:.2f} % of the {part} "
-        f"images of {experiment.name} are wrong, log-likelihood {_text(values['log_likelihood'])}."
-    )
+    wrong = f"{100 * values['error']:.2f} % of the {part} images of {experiment.name} are wrong"
+    verdict = f"{s.posterior} on {s.net}: {wrong}, log-likelihood {_text(values['log_likelihood'])}."
     summary = {
         "dataset": experiment.name, "net": s.net, "posterior": s.posterior, "epochs": experiment.total,
         "test": values, "validation": s.validation, "ood": s.ood if finished.ood else None,
-        "alive": finished.alive, "seconds": round(finished.seconds, 3),
-        "epoch_seconds": round(finished.epoch_seconds, 3), "run": str(folder),
+        **{name: row[name] for name in ("alive", "seconds", "epoch_seconds")}, "run": str(folder),
     }  # fmt: skip
     title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
     tables = [(title, pd.DataFrame(rows, columns=["metric", part]))]
@@ -156,18 +153,14 @@ def report(experiment: Experiment, folder: Path) -> Report:
 def _failures(experiment: Experiment, finished: Finished, error: float) -> list[str]:
     if not finished.alive:
         return ["the fit diverged and was stopped."]
-    failures = []
+    idle, note = "", curvature_note([finished.initial_curvature_share])
     y = experiment.task.test_y
-    most = y.bincount().max().item() / len(y)
-    if error > IDLE * (1 - most):
-        failures.append(
-            f"the model learnt almost nothing: always predicting the most frequent class has an error of "
-            f"{100 * (1 - most):.2f} %. Try more --epochs, smaller batches (-p batch_size=32), another learning rate "
-            "(-p lr=...) or another posterior."
-        )
-    if note := curvature_note([finished.initial_curvature_share]):
-        failures.append(note)
-    return failures
+    idle_error = 1 - y.bincount().max().item() / len(y)
+    if error > IDLE * idle_error:
+        baseline = f"always predicting the most frequent class has an error of {100 * idle_error:.2f} %"
+        other = "smaller batches (-p batch_size=32), another learning rate (-p lr=...) or another posterior"
+        idle = f"the model learnt almost nothing: {baseline}. Try more --epochs, {other}."
+    return list(filter(None, (idle, note)))
 
 
 def _text(value: float) -> str:
@@ -202,10 +195,9 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     yield from (*missing, *damaged)
     if predictions:
         yield drawing.calibration({name: t.probabilities for name, t in predictions.items()}, "All test images.")
-    for run in runs:
-        if run.name in predictions:
-            for section in _of_run(run, predictions[run.name]):
-                yield section._replace(title=run.prefix + section.title)
+    for run in (run for run in runs if run.name in predictions):
+        for section in _of_run(run, predictions[run.name]):
+            yield section._replace(title=run.prefix + section.title)
 
 
 def read(run: Opened) -> Tested:
@@ -230,11 +222,10 @@ def read(run: Opened) -> Tested:
 def _scores(results: Mapping[str, pd.Series]) -> Section:
     rows = []
     for name, row in results.items():
-        rows.append({"run": name, "posterior": str(row.posterior), "network": row.net, "epochs": str(row.epochs)})
-        rows[-1] |= {title: _text(row[metric]) for metric, title in METRICS.items() if metric in row}
-        rows[-1]["seconds per epoch"] = f"{row.epoch_seconds:.3g}"
-    failed = [name for name, row in results.items() if not row.alive]
-    warnings = [f"The fit of {name} diverged and was stopped." for name in failed]
+        run = {"run": name, "posterior": str(row.posterior), "network": row.net, "epochs": str(row.epochs)}
+        scores = {title: _text(row[metric]) for metric, title in METRICS.items() if metric in row}
+        rows.append(run | scores | {"seconds per epoch": f"{row.epoch_seconds:.3g}"})
+    warnings = [f"The fit of {name} diverged and was stopped." for name, row in results.items() if not row.alive]
     return Section("Scores", warnings=warnings, **cells(pd.DataFrame(rows).fillna("")))
 
 
@@ -262,12 +253,12 @@ def _confusions(tested: Tested) -> Section:
     if len(names) > DRAWN:
         notes.append(f"No plot: {len(names)} classes are too many (at most {DRAWN}).")
         return Section("Confusions", None, notes, header=header, rows=rows)
-    side = 2.5 + 0.28 * len(names)
+    side, labels = 2.5 + 0.28 * len(names), list(map(literal, names))
     figure, (axes,) = panels(1, width=side + 1, height=side)
     axes.grid(visible=False)
     image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
-    axes.set_xticks(range(len(names)), [literal(name) for name in names], rotation=90, fontsize="small")
-    axes.set_yticks(range(len(names)), [literal(name) for name in names], fontsize="small")
+    axes.set_xticks(range(len(names)), labels, rotation=90, fontsize="small")
+    axes.set_yticks(range(len(names)), labels, fontsize="small")
     axes.set(xlabel="predicted as", ylabel="class")
     figure.colorbar(image, ax=axes, label="share of the class")
     return Section("Confusions", figure, notes, header=header, rows=rows)

@@ -1,7 +1,5 @@
 """Settings of `explore classify` that determine its results."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -61,7 +59,7 @@ class Settings:
 
     likelihood = "categorical"  # the same for all runs, so not a setting
 
-    def load(self) -> tuple[Images, Settings]:
+    def load(self) -> tuple[Images, "Settings"]:
         """Return the images, and settings with all defaults resolved. Raise InputError if the images have changed."""
         if self.images:
             images = read_images(Path(self.images), self.size, self.grey, self.stream)
@@ -95,7 +93,7 @@ class Settings:
         """Build the posterior over a network's weights, for images of shape (channels, height, width)."""
         return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
-    def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, Settings]:
+    def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, "Settings"]:
         """Load the out-of-distribution images. Raise InputError if the images have changed since the run began.
 
         Return the images (None without a test), a note on them, and settings with the images' fingerprint.
@@ -109,10 +107,9 @@ class Settings:
         else:
             images = load(self.ood)
             if images.shape != shape:
-                raise InputError(
-                    f"images of {self.ood} have shape {list(images.shape)}, but the run expects {list(shape)}. "
-                    "Pass --ood with a set of that shape, or with a folder of images, which are rescaled"
-                )
+                problem = f"have shape {list(images.shape)}, but the run expects {list(shape)}"
+                advice = "Pass --ood with a set of that shape, or with a folder of images, which are rescaled"
+                raise InputError(f"images of {self.ood} {problem}. {advice}")
             x, note = np.asarray(images.test_x), ""
         digest = hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
         check_unchanged(f"the images of {self.ood}", self.ood_fingerprint, digest)

@@ -1,7 +1,5 @@
 """Figures that several commands share, and report sections on predictions for held-out data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle

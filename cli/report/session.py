@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,12 +50,11 @@ class Opened:
 
     def curves(self) -> dict[str, pd.DataFrame]:
         """Return series -> table of metrics.jsonl, with one row per step and one column per tag."""
-        rows: dict[str, list[dict[str, float]]] = {}
+        rows: dict[str, list[dict[str, float]]] = defaultdict(list)
         content = self._bytes("metrics.jsonl")
         try:
-            for line in content.decode().splitlines():
-                series, row = _row(line)
-                rows.setdefault(series, []).append(row)
+            for series, row in map(_row, content.decode().splitlines()):
+                rows[series].append(row)
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"{self.folder} is not a run folder, or it is damaged: {error}") from error
         # A step may be spread over several lines.

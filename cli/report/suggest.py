@@ -50,12 +50,9 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the report sections, campaign by campaign."""
     for run in runs:
         history = read(run)
-        prefix = f"{run.name}: " if len(runs) > 1 else ""
-        parts = (
-            _rounds(history), *_predicted(history), *_map(run, history), *_scores(history),
-            *_measurements(history, run.config.get("goal")),
-        )  # fmt: skip
-        yield from (section._replace(title=prefix + section.title) for section in parts)
+        parts = _rounds(history), *_predicted(history), *_map(run, history), *_scores(history)
+        for section in (*parts, *_measurements(history, run.config.get("goal"))):
+            yield section._replace(title=run.prefix + section.title)
 
 
 def read(run: Opened) -> History:
@@ -102,22 +99,17 @@ def _rounds(history: History) -> Section:
     if axes.lines:
         axes.legend(fontsize="small")
     header = ["round", "row", *(f"{t}: predicted" for t in targets), "score", "suggested", "measured", *targets]
-    rows = [
-        [
-            str(s.round), short(s.row), *(_range(*history.predicted(s, t)) for t in targets),
-            _text(s.prediction.get("score")), f"{s.time:%Y-%m-%d %H:%M}",
-            f"{s.answered:%Y-%m-%d %H:%M}" if s.answered else "pending", *(_text(s.values.get(t)) for t in targets),
-        ]
-        for s in suggestions
-    ]  # fmt: skip
+    rows = []
+    for s in suggestions:
+        ranges = [map(_text, history.predicted(s, t)) for t in targets]
+        predicted = [f"{middle} ({low} to {high})" if middle else "" for middle, low, high in ranges]
+        answered = f"{s.answered:%Y-%m-%d %H:%M}" if s.answered else "pending"
+        facts = _text(s.prediction.get("score")), f"{s.time:%Y-%m-%d %H:%M}", answered
+        rows.append([str(s.round), short(s.row), *predicted, *facts, *(_text(s.values.get(t)) for t in targets)])
     pending = sum(row.pending is not None for row in history.memory.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
     sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."
     return Section("Suggestions and measurements", figure, [sentence], header=header, rows=rows)
-
-
-def _range(mean: Any, low: Any, high: Any) -> str:
-    return "" if mean is None else f"{_text(mean)} ({_text(low)} to {_text(high)})"
 
 
 def _text(value: Any) -> str:
@@ -129,8 +121,7 @@ def _predicted(history: History) -> Iterator[Section]:
     pairs = {}
     for target in history.targets:
         rows = [[*history.predicted(s, target), s.values.get(target)] for s in history.suggestions]
-        numbers = [row for row in rows if all(isinstance(v, int | float) for v in row)]
-        if numbers:
+        if numbers := [row for row in rows if all(isinstance(v, int | float) for v in row)]:
             pairs[target] = np.array(numbers, float).T
     if not pairs:
         return
@@ -141,11 +132,9 @@ def _predicted(history: History) -> Iterator[Section]:
         ends = [min(y.min(), low.min()), max(y.max(), high.max())]
         axes.plot(ends, ends, "k--", linewidth=1)
         axes.set(xlabel=literal(f"{target}, measured"), ylabel="predicted, with interval")
-        inside = int(((low <= y) & (y <= high)).sum())
-        sentences.append(
-            f"{target}: {inside} of {len(y)} measurements lie in the 90 % interval predicted for them. "
-            f"Mean absolute error: {np.abs(y - middle).mean():.4g}."
-        )
+        inside, error = int(((low <= y) & (y <= high)).sum()), f"{np.abs(y - middle).mean():.4g}"
+        covered = f"{inside} of {len(y)} measurements lie in the 90 % interval predicted for them"
+        sentences.append(f"{target}: {covered}. Mean absolute error: {error}.")
     yield Section("Predictions and later measurements", figure, sentences)
 
 

@@ -22,7 +22,6 @@ from explore.inference.base import Predictive
 from explore.learning import build, loaded
 from explore.learning.fit import batches
 from explore.learning.learner import ActiveLearner
-from explore.learning.model import FittedModel
 from explore.learning.saved import Names
 from explore.learning.scaling import Transform
 
@@ -48,11 +47,6 @@ class Model(NamedTuple):
     names: Names
     posterior: Predictive  # of the settings, whose likelihood needs all targets of a row
 
-    @property
-    def fitted(self) -> FittedModel:
-        """The fitted model for saving, with `posterior` in place of the learner's posterior."""
-        return replace(self.learner.model, posterior=self.posterior)
-
     def predict(self, x: np.ndarray) -> pd.DataFrame:
         """Return predictions at the inputs x [P, D], in original units; see `loaded.predictions`."""
         return loaded.predictions(self.learner.model, self.names, self.transform, x)
@@ -77,10 +71,8 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     if missing := every - len(rows.measured):
         ignored = counted(missing, "row")
         notes.append(f"Ignored {ignored} with an unmeasured target: {settings.posterior} needs all targets.")
-    if _has_enough(rows, settings):
-        choice = _choose_by_model(table, rows, settings, k, device, progress)
-    else:
-        choice = _spread(rows, settings, k)
+    enough = _has_enough(rows, settings)
+    choice = _by_model(table, rows, settings, k, device, progress) if enough else _spread(rows, settings, k)
     chosen = choice.rows if rows.costs is None else choice.rows.assign(cost=rows.costs[choice.rows.index])
     costs = pd.DataFrame({"labels": 1.0, "budget": chosen.get("cost", 1.0)}, index=chosen.index)
     n = allowed(conditions, rows.spent, costs)
@@ -105,9 +97,7 @@ def _classes(rows: Rows) -> tuple[str, ...]:
     """Return the measured classes in numerical order, or in alphabetical order if any class is not a number."""
     names = sorted({str(values[0]) for values in rows.values})
     numbers = {name: None if absent(name) else number(name) for name in names}
-    if None not in numbers.values():
-        names.sort(key=lambda name: numbers[name] or 0.0)
-    return tuple(names)
+    return tuple(names if None in numbers.values() else sorted(names, key=lambda name: numbers[name] or 0.0))
 
 
 def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Progress) -> Model:
@@ -181,7 +171,7 @@ def _epochs(labels: int, settings: Any) -> int:
     return max(1, min(int(settings["epochs"]), UPDATES // steps))
 
 
-def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
+def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
     learnt = _fit(table, rows, settings, device, progress)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RedundancyWarning)  # reported as a note below
@@ -222,7 +212,7 @@ def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
         scores = scores * scale
     elif settings.acquisition == "upper-confidence-bound":
         scores = scores * scale + mean
-    return [float(score) for score in scores]
+    return scores.tolist()
 
 
 def _unit(settings: Settings) -> str:
@@ -248,13 +238,10 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     columns = {"rank": range(1, len(chosen) + 1), "score": scores, "reason": reasons}
     suggestions = pd.DataFrame(columns, index=chosen, dtype=object)
     needed = " and two classes" if settings.task == "classification" else ""
-    needed = needed if len(settings.target) == 1 else " of each target"
-    notes = [
-        f"{counted(len(rows.measured), 'row')} measured; a model needs {FEWEST}{needed}. These suggestions are spread "
-        "over the table instead."
-    ]
-    if settings.cost and rows.costs is not None:
-        notes.append("Costs are ignored until there is a model.")
+    needed = f"{FEWEST}{needed if len(settings.target) == 1 else ' of each target'}"
+    measured = f"{counted(len(rows.measured), 'row')} measured; a model needs {needed}"
+    notes = [f"{measured}. These suggestions are spread over the table instead."]
+    notes += ["Costs are ignored until there is a model."] if settings.cost else []
     return Choice(suggestions, "distance (standard deviations)", notes)
 
 

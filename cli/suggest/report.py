@@ -28,11 +28,6 @@ MEASURES = {
 }  # fmt: skip
 
 
-def default_path(table: Path) -> Path:
-    """Return the default of --out: next.csv, or next.xlsx for an Excel table."""
-    return table.with_name("next.xlsx" if table.suffix.lower() in (".xlsx", ".xlsm") else "next.csv")
-
-
 def read(path: Path, table: Table, settings: Settings) -> Cells | None:
     """Read next.csv as `labels` does. Return None if the file does not exist or has no rows."""
     if not path.exists():
@@ -55,31 +50,22 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
     places = [f"{file.unit} {line}" for line in file.lines]
     values = measurements(file, targets, table.roles)
     if lost := [p for p, row, new in zip(places, rows, values, strict=True) if new and not has_all(row.logged, new)]:
-        raise InputError(
-            f"{path} has unrecorded measurements ({listed(lost, 5)}) that would be overwritten. Record them with "
-            f"--labels {path}, or choose another --out."
-        )
+        advice = f"Record them with --labels {path}, or choose another --out."
+        raise InputError(f"{path} has unrecorded measurements ({listed(lost, 5)}) that would be overwritten. {advice}")
     if strange := [place for place, name in zip(places, names, strict=True) if not name]:
-        raise InputError(
-            f"{path} has rows ({listed(strange, 5)}) that are not in {table.path} and would be overwritten. Choose "
-            "another --out."
-        )
+        problem = f"rows ({listed(strange, 5)}) that are not in {table.path} and would be overwritten"
+        raise InputError(f"{path} has {problem}. Choose another --out.")
 
-    def is_added(cell: str, row: Row, column: str) -> bool:
+    def is_added(text: str, row: Row, column: str) -> bool:
         """Return whether the user added the cell: the table has no value here, and no earlier table had this value."""
-        if row.id not in lines or not cell or same(cell, row.former.get(column, "")):
+        if row.id not in lines or not (cell := canonical(text)) or same(cell, row.former.get(column, "")):
             return False
         return column not in table.cells.columns or not canonical(table.cells.columns[column][lines[row.id]])
 
     columns = [name for name in file.columns if name not in targets and not name.startswith(PREFIX)]
-    added = [
-        n for n in columns if any(is_added(canonical(c), r, n) for c, r in zip(file.columns[n], rows, strict=True))
-    ]
-    if added:
-        raise InputError(
-            f"{path} has values of {listed(map(shown, added))} that are not in {table.path} and would be overwritten. "
-            f"Copy them into {table.path}, or choose another --out."
-        )
+    if added := [n for n in columns if any(is_added(c, r, n) for c, r in zip(file.columns[n], rows, strict=True))]:
+        problem = f"values of {listed(map(shown, added))} that are not in {table.path} and would be overwritten"
+        raise InputError(f"{path} has {problem}. Copy them into {table.path}, or choose another --out.")
 
 
 def _identify(text: str, campaign: Campaign) -> str:
@@ -106,14 +92,11 @@ def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> l
         return row.id if name == table.roles.id_column else row.cells.get(name, "")
 
     columns = {name: [cell(row, name) for row in pending] for name in table.written.columns}
-    added = pd.DataFrame([{"id": row.id} | row.suggestion for row in pending], columns=_columns(pending), dtype=object)
+    predicted = dict.fromkeys(name for row in pending for name in row.suggestion if name not in ("score", "reason"))
+    names = list({"id": None, "rank": None} | predicted | {"score": None, "reason": None})
+    added = pd.DataFrame([{"id": row.id} | row.suggestion for row in pending], columns=names, dtype=object)
     added = added.map(lambda value: float(f"{value:.6g}") if isinstance(value, float) else value)
     return tables.write(path, Cells(path, columns, (), decimal), added.infer_objects().add_prefix(PREFIX))
-
-
-def _columns(pending: Sequence[Row]) -> list[str]:
-    names = list(dict.fromkeys(key for row in pending for key in row.suggestion))
-    return ["id", "rank", *(name for name in names if name not in ("rank", "score", "reason")), "score", "reason"]
 
 
 class Outcome(NamedTuple):

@@ -6,6 +6,7 @@ any point can therefore be repeated: it writes the same rows again, which are st
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,8 @@ class State(NamedTuple):
 def run(options: Mapping[str, Any]) -> None:
     """Run `explore suggest` with its command-line options."""
     path = Path(options["table"])
-    beside, out = folder_of(path), Path(options["out"] or report.default_path(path))
+    default = "next.xlsx" if path.suffix.lower() in (".xlsx", ".xlsm") else "next.csv"
+    beside, out = folder_of(path), Path(options["out"] or path.with_name(default))
     trusted = [*options["trust"], *trust.references({name: options[name] for name in NAMED})]
     old = _read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
@@ -141,10 +143,8 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, pro
     if not campaign.pool and not waiting:
         notes.append("No candidates left.")
     elif waiting and k < 1:
-        notes.append(
-            f"No new measurements. {pending} still pending. Use a larger --batch for more, or --release all to start "
-            "over."
-        )
+        advice = "Use a larger --batch for more, or --release all to start over."
+        notes.append(f"No new measurements. {pending} still pending. {advice}")
     elif waiting:
         notes.append(f"No new measurements. {pending} still pending; {counted(k, 'row', be=True)} added.")
     elif k < now.batch:
@@ -157,10 +157,7 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, pro
 
 
 def _read(folder: Path, trusted: Sequence[str]) -> State | None:
-    """Return the state that the previous run of the command saved, or None if there was none.
-
-    Raise InputError if config.json is damaged, has a different format version, or names untrusted modules.
-    """
+    """Return the state that the previous run saved, if any; raise InputError if it is damaged, old or not trusted."""
     trust.check_links(folder)
     path = folder / CONFIG
     try:
@@ -194,7 +191,8 @@ def _write(folder: Path, now: State, old: State | None) -> None:
 
 
 def _write_model(folder: Path, table: Table, settings: Settings, model: Model) -> None:
-    content = Saved(model.names, ({},), {settings.posterior: model.fitted}, table.schema, model.transform)
+    fitted = replace(model.learner.model, posterior=model.posterior)  # instead of one for partly measured rows
+    content = Saved(model.names, ({},), {settings.posterior: fitted}, table.schema, model.transform)
     try:
         saved.write(folder, content)
     except OSError as error:

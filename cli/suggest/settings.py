@@ -1,7 +1,5 @@
 """Settings of `explore suggest`, which persist until changed, and the conditions of --stop-when."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +18,8 @@ from explore.inference import presets
 from explore.learning import build
 from explore.learning.scaling import Kind
 from explore.runs.recorded import Values
+
+Options = Mapping[str, Any]  # of the command line, by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +52,10 @@ LIKELIHOODS = ("gaussian", "heteroscedastic")  # each has a version for rows tha
 NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
 
 
-def resolve(options: Mapping[str, Any], old: Settings | None = None, rows: int = 0) -> Settings:
+def resolve(options: Options, old: Settings | None = None, rows: int = 0) -> Settings:
     """Return the settings for command-line options. Missing options keep the value in `old`, if any, or the default.
 
-    The default posterior depends on the number of measured `rows`.
-
-    Raises:
-        InputError: if a setting is invalid, or --target is missing.
+    The default posterior depends on the number of measured `rows`. Raise InputError for an invalid setting.
     """
 
     def chosen(name: str, default: Any, read: Any = lambda text: text) -> Any:
@@ -72,10 +69,8 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None, rows: int =
     values = {name: chosen(name, default) for name, default in PLAIN.items()}
     target, task, goal = chosen("target", (), tuple), values["task"], values["goal"]
     if not target:
-        raise InputError(
-            "--target is missing. Pass --target with the column to predict; leave its cells empty where nothing is "
-            "measured."
-        )
+        advice = "Pass --target with the column to predict; leave its cells empty where nothing is measured."
+        raise InputError(f"--target is missing. {advice}")
     if goal != "learn" and (task == "classification" or len(target) > 1):
         raise InputError(f"--goal {goal} needs exactly one --target and --task regression. Use --goal learn otherwise.")
     new = Settings(
@@ -89,14 +84,13 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None, rows: int =
     if task == "classification" and new.transform != NONE:
         raise InputError("--transform applies to regression only. Leave it out, or pass --transform none.")
     if any(limit.name == "gain" for limit in limits(new)) and new.acquisition in GAINLESS:
-        raise InputError(
-            f"--stop-when gain<X is not supported with --acquisition {new.acquisition}, whose best score is not a "
-            "gain. Use another acquisition, or width, budget or labels."
-        )
+        reason = f"--acquisition {new.acquisition}, whose best score is not a gain"
+        advice = "Use another acquisition, or width, budget or labels."
+        raise InputError(f"--stop-when gain<X is not supported with {reason}. {advice}")
     return new
 
 
-def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str, rows: int) -> dict[str, Any]:
+def _model(options: Options, old: Settings | None, task: str, goal: str, rows: int) -> dict[str, Any]:
     """Return posterior, acquisition and their settings. For an unchanged plug-in, the defaults are as in `old`."""
     by_part = problem.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
@@ -121,9 +115,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
     return model | _rule(options, old, by_part["acquisition"], goal, task == "classification")
 
 
-def _noise(
-    options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], task: str, preset: str
-) -> dict[str, Any]:
+def _noise(options: Options, old: Settings | None, texts: Mapping[str, str], task: str, preset: str) -> dict[str, Any]:
     """Return the likelihood and its settings. The default is as in `old`."""
     if task == "classification":
         if texts or options["likelihood"]:
@@ -144,9 +136,7 @@ def _noise(
     return {"likelihood": name, "likelihood_settings": noise}
 
 
-def _rule(
-    options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str, classes: bool
-) -> dict[str, Any]:
+def _rule(options: Options, old: Settings | None, texts: Mapping[str, str], goal: str, classes: bool) -> dict[str, Any]:
     """Return the acquisition of the options. The default is as in `old` or, if `goal` changed, the rule for `goal`."""
     default = default_rule(classes) if goal == "learn" else "expected-improvement"
     before = old.acquisition if old and old.goal == goal else default
@@ -160,16 +150,10 @@ def _rule(
 
 
 def changes(old: Settings, new: Settings) -> Iterator[str]:
-    """Yield sentences on settings that changed.
-
-    Raises:
-        InputError: if the task changed, which would change the meaning of the measurements.
-    """
+    """Yield sentences on changed settings. Raise InputError for another task: it gives measurements a new meaning."""
     if old.task != new.task:
-        raise InputError(
-            f"{Path(new.data or '').name} already has a {old.task} campaign. For {new.task}, copy the table and start "
-            "a new campaign."
-        )
+        advice = f"For {new.task}, copy the table and start a new campaign."
+        raise InputError(f"{Path(new.data or '').name} already has a {old.task} campaign. {advice}")
     replaced = [name for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name]]
     silent = SILENT | {f"{name}_settings" for name in replaced}
     for field in fields(Settings):
@@ -205,24 +189,17 @@ class Limit(NamedTuple):
 
 
 def limits(settings: Settings) -> list[Limit]:
-    """Return the conditions of --stop-when, such as gain<0.01, width<2.5, budget<=100 and labels<=60.
-
-    Raises:
-        InputError: if a condition is malformed, or is width<X for classification.
-    """
+    """Return the conditions of --stop-when, such as gain<0.01 or budget<=100; raise InputError for an invalid one."""
     conditions = []
     for text in settings.stop_when:
         match = re.fullmatch(r"\s*(?:(gain|width)\s*<|(budget|labels)\s*<=)\s*([^\s=]\S*)\s*", text)
         value = number(match[3]) if match else None
         if not match or value is None or not (0 < value < math.inf):
-            raise InputError(
-                f"--stop-when is {shown(text)}; it must be gain<X, width<X, budget<=X or labels<=X with a positive "
-                "number X"
-            )
+            forms = "gain<X, width<X, budget<=X or labels<=X with a positive number X"
+            raise InputError(f"--stop-when is {shown(text)}; it must be {forms}")
         if match[1] == "width" and settings.task == "classification":
-            raise InputError(
-                "--stop-when width<X applies to regression only: classes have no intervals. Use gain, budget or labels."
-            )
+            reason = "classes have no intervals. Use gain, budget or labels."
+            raise InputError(f"--stop-when width<X applies to regression only: {reason}")
         conditions.append(Limit(match[1] or match[2], value, text.strip()))
     return conditions
 

@@ -1,7 +1,5 @@
 """The user's table: its cells, and its rows as numeric inputs of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,12 +32,6 @@ class Learnt(NamedTuple):
     features: tuple[str, ...]
     left_out: tuple[str, ...]  # columns that number the rows, or are time stamps
 
-    def updated(self, schema: data.Schema, learnt: Sequence[str]) -> Learnt:
-        """Return a copy that adds the features `learnt`, and the ordering columns that `schema` leaves out."""
-        ordering = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ORDERING]
-        features = dict.fromkeys([*self.features, *learnt])
-        return Learnt(tuple(features), tuple(sorted({*self.left_out, *ordering} - {*learnt})))
-
 
 @dataclass(frozen=True)
 class Table:
@@ -57,10 +49,7 @@ class Table:
 
 
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
-    """Read the table, and decide which new columns are features. Decisions on columns in `before` are kept.
-
-    Raise InputError if the table cannot be used; the message names the column or the cell.
-    """
+    """Read the table, and decide which new columns are features. Decisions on columns in `before` are kept."""
     written, classes = opened(path, settings), settings.task == "classification"
     drop = [*settings.drop_columns, *([settings.cost] if settings.cost else [])]
     names, features = roles(written, settings.target, drop, settings.task, settings.id_column)
@@ -78,7 +67,8 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
         declared = set(map(folded, settings.failed))  # so that -999 matches -999.0
         failed = {text.casefold() for text in map(str, cells.columns[names[0]]) if folded(text) in declared}
         targets.classes(cells, names, True, settings.keep_na, failed)
-    learnt = tuple(column.name for column in schema.columns if not isinstance(column, LeftOut))
+    reasons = {column.name: column.why for column in schema.columns if isinstance(column, LeftOut)}
+    learnt = tuple(column.name for column in schema.columns if column.name not in reasons)
     costs = _costs(written, settings.cost) if settings.cost else None
     notes = [*written.notes]
     if left_out:
@@ -86,19 +76,16 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
         notes.append(f"Still left out, as in the last run: {columns}. Use --feature to include a column.")
     notes += decided
     if late:
-        notes.append(
-            f"Left out {listed(map(shown, late))}: (nearly) empty where {listed(names)} is unmeasured, so probably "
-            "known only after the experiment. Use --target for results."
-        )
-    naming = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ("identifier", "order")]
+        why = f"(nearly) empty where {listed(names)} is unmeasured, so probably known only after the experiment"
+        notes.append(f"Left out {listed(map(shown, late))}: {why}. Use --target for results.")
+    naming = [name for name, why in reasons.items() if why in ("identifier", "order")]
     if naming and not settings.id_column:
-        notes.append(
-            f"Pass --id if column {shown(naming[0])} identifies the rows. Otherwise rows are identified by their "
-            "features."
-        )
-    known_by = rule._replace(features=learnt)
-    after = before.updated(schema, learnt)
-    return Table(path, written, cells, known_by, schema, costs, tuple(notes), after, int(measured.sum()))
+        pass_id = f"Pass --id if column {shown(naming[0])} identifies the rows."
+        notes.append(f"{pass_id} Otherwise rows are identified by their features.")
+    ordering = {*before.left_out, *(name for name, why in reasons.items() if why in ORDERING)} - {*learnt}
+    after = Learnt(tuple(dict.fromkeys([*before.features, *learnt])), tuple(sorted(ordering)))
+    rule = rule._replace(features=learnt)
+    return Table(path, written, cells, rule, schema, costs, tuple(notes), after, int(measured.sum()))
 
 
 def _measured(cells: Cells, rule: campaign.Schema) -> Bool[np.ndarray, " N"]:
@@ -114,28 +101,24 @@ def _late(cells: Cells, features: Sequence[str], measured: Bool[np.ndarray, " N"
 
     Such features do not help to predict the pool. If they identified rows, a row would count as new once filled in.
     """
-    pool = len(measured) - measured.sum()
-
-    def is_late(name: str) -> bool:
+    pool, late = len(measured) - measured.sum(), []
+    for name in features if pool else ():
         filled = np.array([not texts.absent(cell, True) for cell in cells.columns[name]])
         strayed, answered = (filled & ~measured).sum(), (filled & measured).sum()
         few = strayed == 0 or (strayed <= STRAY * pool and answered > measured.sum() / 2)
-        return bool(filled.any() and ((filled == measured).all() or (pool >= FEW and few)))
-
-    return [name for name in features if is_late(name)] if pool else []
+        if filled.any() and ((filled == measured).all() or (pool >= FEW and few)):
+            late.append(name)
+    return late
 
 
 def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings: Settings) -> None:
     """Raise InputError if a column name is reserved for next.csv, or an option does not name a suitable column."""
     parts, classes = ("mean", "low", "high"), settings.task == "classification"
-    added = {"id", "rank", "cost", "score", "reason", *parts}
-    added |= {f"{part}_{target}" for part in parts for target in settings.target}
+    added = {"id", "rank", "cost", "score", "reason", *parts, *(f"{p}_{t}" for p in parts for t in settings.target)}
     for name in cells.columns:
         if name in {PREFIX + column for column in added} or (classes and name.startswith(f"{PREFIX}p_")):
-            raise InputError(
-                f"{cells.path} has a column {shown(name)}, a name reserved for next.csv. Rename it, or pass the "
-                "original table as POOL."
-            )
+            advice = "Rename it, or pass the original table as POOL."
+            raise InputError(f"{cells.path} has a column {shown(name)}, a name reserved for next.csv. {advice}")
     for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
         if wrong := [name for name in chosen if name not in features]:
             allowed = f"a feature column of {cells.path} (features: {listed(features)})"
@@ -148,10 +131,8 @@ def _costs(cells: Cells, name: str) -> np.ndarray:
     values = targets.quantities(cells, [name], gaps=True)[:, 0]
     if (bad := ~(values > 0)).any():
         row = int(bad.argmax())
-        raise InputError(
-            f"{cells.where(row, name)}: cost {shown(cells.columns[name][row])} is invalid; every row needs a positive "
-            "number"
-        )
+        cost = f"cost {shown(cells.columns[name][row])} is invalid"
+        raise InputError(f"{cells.where(row, name)}: {cost}; every row needs a positive number")
     return values
 
 
@@ -180,10 +161,9 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
         for name in numbers:
             for row, cell in enumerate(cells.columns.get(name, ())):
                 if texts.number(cell, cells.decimal) is None and texts.number(cell) is not None:
-                    raise InputError(
-                        f"{cells.where(row, name)}: {shown(cell)} has a decimal point, but --decimal is "
-                        f"{cells.decimal!r}. Use that mark, without thousands separators."
-                    )
+                    problem = f"{shown(cell)} has a decimal point, but --decimal is {cells.decimal!r}"
+                    advice = "Use that mark, without thousands separators."
+                    raise InputError(f"{cells.where(row, name)}: {problem}. {advice}")
     for column in schema.columns:
         if isinstance(column, Quantity) and column.name in columns:
             columns[column.name] = texts.iso(columns[column.name], column.form)
@@ -204,7 +184,7 @@ class Rows:
     spent: dict[str, float]  # "budget": cost of taken rows; "labels": count of measured and pending rows
     notes: tuple[str, ...]
 
-    def complete(self) -> Rows:
+    def complete(self) -> "Rows":
         """Return a copy in which only rows with all targets measured count as measured."""
         full = [i for i, values in enumerate(self.values) if all(value == value for value in values)]  # not NaN
         return replace(self, measured=[self.measured[i] for i in full], values=[self.values[i] for i in full])
@@ -216,9 +196,8 @@ def rows(table: Table, state: Campaign) -> Rows:
     check_units(matrix.features, matrix.x)
     gone, x, notes = _gone(table, [r for r in state.memory.rows.values() if r.gone and (r.values or r.pending)])
     at = {name: i for i, name in enumerate([*state.ids, *(row.id for row in gone)])}
-    complete, failed, pending = (
-        [at[row.id] for row in some if row.id in at] for some in (state.measured, state.failed, state.pending)
-    )
+    groups = state.measured, state.failed, state.pending
+    complete, failed, pending = ([at[row.id] for row in some if row.id in at] for some in groups)
     measured = [row for row in (*state.measured, *state.partly) if row.id in at]
     costs, taken = table.costs, [*complete, *failed, *pending]
     if costs is not None:

@@ -25,16 +25,16 @@ class Answers(Sheet):
     def __init__(self, file: Cells, reading: Reading):
         """Parse a labels file. Raise InputError for invalid target cells, or without target or identifying columns."""
         schema = reading.table.schema
-        columns = ["_id", *([schema.id_column] if schema.id_column else [])]
+        columns = ["_id", *filter(None, [schema.id_column])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows
         self._id_columns = [name for name in columns if name in file.columns]
         self._ids = [identifiers(file.columns[name]) for name in self._id_columns]
         self._has_all_features = set(schema.features) <= set(file.columns)
         if not set(schema.targets) & set(file.columns):
-            targets = f"the target columns ({listed(schema.targets)})"
-            raise InputError(f"{file.path} has none of {targets}. Add one with the measurements.")
+            advice = "Add one with the measurements."
+            raise InputError(f"{file.path} has none of the target columns ({listed(schema.targets)}). {advice}")
         if not self._ids and not self._has_all_features:
-            advice = f"Add a column {_either(columns)}, or all feature columns."
+            advice = f"Add a column {' or '.join(map(shown, columns))}, or all feature columns."
             raise InputError(f"Cannot match the rows of {file.path} to the table. {advice}")
         super().__init__(file, schema)
 
@@ -59,49 +59,38 @@ class Answers(Sheet):
         written = [column[line] for column in self._ids if column[line]]
         if not written:
             if not self._has_all_features:
-                raise InputError(f"{self._where(line)}: no identifier. Fill in {_either(self._id_columns)}.")
+                missing = " or ".join(map(shown, self._id_columns))
+                raise InputError(f"{self._where(line)}: no identifier. Fill in {missing}.")
             return ""
         names = [self._resolved(line, text) for text in written]
         if canonical(names[0]) != canonical(names[-1]):
-            raise InputError(
-                f"{self._where(line)}: {shown('_id')} names row {shown(written[0])}, but {shown(self._id_column)} "
-                f"names row {shown(written[-1])}. Empty the wrong cell."
-            )
+            one, other = f"{shown('_id')} names row {shown(written[0])}", f"names row {shown(written[-1])}"
+            raise InputError(f"{self._where(line)}: {one}, but {shown(self._id_column)} {other}. Empty the wrong cell.")
         cells = self._reading.cells(names[0])
         if cells is None and not (self._id_column and self._has_all_features):
             raise InputError(f"{self._where(line)}: no row {shown(names[0])}")
         for column, cell in self.cells(line).items():
             if cells and cell and column in cells and not same(cell, cells[column]):
                 remedy = "give it its own identifier" if self._id_column else "empty its identifier"
-                raise InputError(
-                    f"{self._where(line)}, column {shown(column)}: {shown(cell)}, but row {shown(written[0])} has "
-                    f"{shown(cells[column])}. Correct the cell. If the experiment did use {shown(cell)}, it is a new "
-                    f"row: {remedy}."
-                )
+                problem = f"{shown(cell)}, but row {shown(written[0])} has {shown(cells[column])}. Correct the cell."
+                new = f"If the experiment did use {shown(cell)}, it is a new row: {remedy}."
+                raise InputError(f"{self._where(line)}, column {shown(column)}: {problem} {new}")
         return names[0]
 
     def _resolved(self, line: int, text: str) -> str:
-        """Return the current id for a current or former identifier, even if a spreadsheet changed 007 to 7.
-
-        A changed spelling is accepted only if the line has the row's features. Unknown identifiers stay unchanged.
-        """
+        """Return the current id for an identifier; a changed spelling (7 for 007) needs the features of the row."""
         if row := self._reading.memory.find(text):
             return row.id
-        if not self._id_column or self._reading.is_in_table(text):
+        if not self._id_column or text in self._reading.at:
             return text
         names = [*self._reading.ids, *(row.id for row in self._rows.values() if row.gone)]
         meant = [name for name in names if canonical(name) == canonical(text)]
         cells = self.cells(line)
-        certain = [
-            name
-            for name in meant
-            if all(same(cells.get(c, ""), v) for c, v in (self._reading.cells(name) or {}).items())
-        ]
+        features = {name: self._reading.cells(name) or {} for name in meant}
+        certain = [name for name in meant if all(same(cells.get(c, ""), v) for c, v in features[name].items())]
         if meant and len(certain) != 1:
-            raise InputError(
-                f"{self._where(line)}: no row {shown(text)}. Did you mean {listed(map(shown, meant), 3)}? Write the "
-                "identifier exactly as in the table."
-            )
+            advice = f"Did you mean {listed(map(shown, meant), 3)}? Write the identifier exactly as in the table."
+            raise InputError(f"{self._where(line)}: no row {shown(text)}. {advice}")
         return certain[0] if certain else text
 
     def _match_features(self, unnamed: Mapping[str, list[int]], rows: dict[str, list[int]]) -> None:
@@ -121,19 +110,17 @@ class Answers(Sheet):
             # Among identical rows: one with this measurement, else one without measurements, pending ones first.
             free = [self._rows.get(name) or Row(name) for name in alike or [features]]
             free.sort(key=lambda row: (bool(row.values), row.pending is None, row.gone))
-            pairs = pair(
-                {line: self.measurements[line] for line in lines},
-                free,
-                lambda row, values: bool(row.values) and row.agrees(values),
-                lambda *_: True,
-            )
+            told = {line: self.measurements[line] for line in lines}
+            pairs = pair(told, free, lambda row, values: bool(row.values) and row.agrees(values), lambda *_: True)
             for line in lines:
                 rows[pairs.get(line, free[0]).id].append(line)
 
     def _tell_row(self, name: str, lines: Sequence[int]) -> None:
         """Add the measurements that `lines` have for row `name` to the reading."""
-        if not self._reading.is_in_table(name) and name not in self._rows:
-            self._reading.add_outside(name, self.cells(lines[0]), self._where(lines[0]))
+        if name not in self._reading.at and name not in self._rows:
+            self._reading.outside[name] = place = self._where(lines[0])
+            self._reading.lines["Added rows that are in the labels file only, not in the table: "].append(place)
+            self._reading.tell("retire", name, cells=self.cells(lines[0]))
         row = self._rows.get(name) or Row(name)
         answers: dict[str, list[Value]] = defaultdict(list)
         for line in lines:
@@ -145,10 +132,9 @@ class Answers(Sheet):
             if before and len(values) == 1 and self._is_echo(row, target, values[0]):
                 continue
             new = _without(values, before)
-            if len(new) > len(values) - len(before):
-                measured[target] = values
-            elif new:
-                measured[target] = [*before, *new]
+            repeats_all = len(new) == len(values) - len(before)
+            if new or not repeats_all:
+                measured[target] = [*before, *new] if repeats_all else values
         self._reading.tell_measurements(name, measured, self.file.path.name)
 
     def _is_echo(self, row: Row, target: str, value: Value) -> bool:
@@ -161,15 +147,10 @@ class Answers(Sheet):
         return f"{self.file.path}, {self.file.unit} {self.file.lines[line]}"
 
 
-def _either(columns: Sequence[str]) -> str:
-    return " or ".join(map(shown, columns))
-
-
 def _without(values: Sequence[Value], old: Sequence[Value]) -> list[Value]:
     """Return `values` minus `old` as multisets: each old value removes one equal value."""
     new = list(values)
     for value in old:
-        match = next((i for i, other in enumerate(new) if same_value(other, value)), None)
-        if match is not None:
-            del new[match]
+        if match := [i for i, other in enumerate(new) if same_value(other, value)]:
+            del new[match[0]]
     return new

@@ -1,9 +1,8 @@
 """A campaign: a table, the folder next to it, and all suggestions and measurements so far."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ def folder_of(table: Path) -> Path:
     return table.with_suffix(".explore")
 
 
-class Campaign:
+class Campaign(AbstractContextManager["Campaign"]):
     """A campaign on the rows of a table; use it in a `with` statement, or call `close` at the end."""
 
     def __init__(self, folder: Path, dry: bool = False):
@@ -44,10 +43,7 @@ class Campaign:
     def read(self, table: Cells, schema: Schema, labels: Cells | None = None) -> None:
         """Read the table, then the labels file, which takes precedence, and log all changes.
 
-        Raises:
-            InputError: if the table or the labels file cannot be used; the message names file, line and column.
-                In that case, nothing is logged.
-            Failure: if the log cannot be written.
+        Raise InputError, and log nothing, if a file cannot be used. Raise Failure if the log cannot be written.
         """
         reading = Reading(self._log.events, Table(table, schema))
         if labels is not None:
@@ -92,10 +88,7 @@ class Campaign:
         return False
 
     def suggest(self, rows: Sequence[int], values: Sequence[Mapping[Any, Any]] = ()) -> list[str]:
-        """Mark rows, given as indices from `pool`, as pending until they are measured or released.
-
-        `values` (one mapping per row, such as predictions and scores) are logged. Returns the ids of the rows.
-        """
+        """Mark rows (indices from `pool`) as pending, log `values` (predictions and scores by row), and return ids."""
         if len(set(rows)) < len(rows) or set(rows) - set(self.pool):
             raise InputError(f"rows must be distinct indices from `pool`; got {listed(rows)}")
         names = [self.ids[i] for i in rows]
@@ -143,9 +136,6 @@ class Campaign:
     def close(self) -> None:
         """Release the lock on the folder."""
         self._log.close()
-
-    def __enter__(self) -> Campaign:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

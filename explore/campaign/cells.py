@@ -96,9 +96,7 @@ def same(a: str, b: str) -> bool:
         return True
     short, long = sorted((a, b), key=_digits)
     x, y = number(short), number(long)
-    if x is None or y is None or not (math.isfinite(x) and math.isfinite(y) and x and y):
-        return False
-    if y.is_integer() and abs(y) < 10**WHOLE:
+    if not x or not y or not (math.isfinite(x) and math.isfinite(y)) or (y.is_integer() and abs(y) < 10**WHOLE):
         return False
     rounded_place = math.floor(math.log10(abs(y))) + 1 - max(DIGITS, _digits(short))
     return abs(x - y) <= 0.5001 * 10.0**rounded_place
@@ -122,6 +120,5 @@ def has_all(old: Mapping[str, Sequence[Value]], cells: Mapping[str, Value]) -> b
 def _digits(text: str) -> int:
     """Count the significant digits of a number; return 0 for other strings."""
     value = number(text)
-    if value is None or not math.isfinite(value):
-        return 0
-    return len(Decimal(text).normalize().as_tuple().digits)
+    is_finite = value is not None and math.isfinite(value)
+    return len(Decimal(text).normalize().as_tuple().digits) if is_finite else 0

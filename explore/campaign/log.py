@@ -163,10 +163,8 @@ class Log:
                 if n > len(lines) and _event(tail[:-1], sums[-1]) is None:
                     break
                 first = ", or it belongs to another campaign" if self._saved else f", or {HEAD} is missing"
-                raise InputError(
-                    f"{self.path} is inconsistent at line {n}: it was damaged or edited, or lines are missing"
-                    f"{first if n == 1 else ''}. {_remedy(self._folder)}"
-                )
+                reason = f"it was damaged or edited, or lines are missing{first if n == 1 else ''}"
+                raise InputError(f"{self.path} is inconsistent at line {n}: {reason}. {_remedy(self._folder)}")
             sums.append(event.pop("sum"))
             events.append(event)
             sizes.append(len(line) + 1)
@@ -181,20 +179,18 @@ class Log:
                 problem = f"{self.path} is missing or empty, but {folder} belongs to a started campaign"
                 raise InputError(f"{problem}. {_remedy(folder)}")
         elif entries < head.entries:
-            raise InputError(
-                f"{self.path} has {entries} of the {head.entries} entries that were written: "
-                f"{'its end is' if entries else 'all are'} missing. {_remedy(folder)}"
-            )
+            missing = f"{'its end is' if entries else 'all are'} missing"
+            written = f"{entries} of the {head.entries} entries that were written"
+            raise InputError(f"{self.path} has {written}: {missing}. {_remedy(folder)}")
         elif sums[head.entries] != head.sum:
             raise InputError(f"{self.path} and {HEAD} belong to different campaigns. {_remedy(folder)}")
 
     def _cut(self, content: bytes, end: int) -> None:
         """Truncate the log after its complete entries (the first `end` bytes), and note discarded bytes."""
         if end < len(content):
-            reason = "the last run was interrupted"
-            if self._saved is None:  # the length of the log is not known
-                reason += ", or the file was cut short"
-            self.notes.append(f"Discarded an incomplete entry at the end of {self.path} ({reason}).")
+            cut = "" if self._saved else ", or the file was cut short"  # without campaign.json, its length is not known
+            place = f"at the end of {self.path} (the last run was interrupted{cut})"
+            self.notes.append(f"Discarded an incomplete entry {place}.")
         if not self._dry and end != len(content):
             with open(self.path, "r+b") as file:
                 file.truncate(min(end, len(content)))

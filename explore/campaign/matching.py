@@ -10,6 +10,7 @@ from explore.data.texts import number
 
 COARSE = (4, 3)  # significant digits; cells that are `same` rarely differ at both roundings
 Measurements = Mapping[str, Value]  # by target
+Matched = tuple[dict[str, str], list[Row]]  # new keys by old id, and rows that fit several lines
 
 
 def pair(
@@ -28,9 +29,8 @@ def pair(
 def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -> list[Row | None]:
     """Match each line to a known row, or None, by its target cells; all lines and rows have the same id or features.
 
-    Lines whose target cells have not changed since the last reading are matched first. Then a line with new values
-    corrects a measured row whose old values left the table. If no such row remains, the line is the result of an
-    unmeasured row, and pending rows come first. Lines without values are matched last.
+    Lines with unchanged target cells are matched first. Then a line with new values corrects a measured row whose old
+    values left the table, or else is the result of an unmeasured row, first of a pending one. Empty lines come last.
     """
     rows = sorted(rows, key=lambda row: (row.gone, row.pending is None, bool(row.values)))
     if len(measurements) == len(rows) == 1:
@@ -65,15 +65,12 @@ def _within(a: Measurements, b: Measurements) -> bool:
     return has_all({t: [value] for t, value in b.items()}, a)
 
 
-def match_moved(
-    lost: Iterable[Row], table: Table, fresh: Mapping[str, int], by_id: bool
-) -> tuple[dict[str, str], list[Row]]:
-    """Match known rows to changed lines of the table: return new keys by old id, and rows that fit several lines.
+def match_moved(lost: Iterable[Row], table: Table, fresh: Mapping[str, int], by_id: bool) -> Matched:
+    """Match known rows to changed lines of the table.
 
-    Columns may have been added or removed, or one may have been renamed. A spreadsheet may have saved fewer digits, or
-    changed the spelling of a numeric identifier ("007" to "7"). If several lines fit, or a column was replaced, the
-    target cells decide. `lost` are rows whose id is not in the table. `fresh` maps keys of the table that belong to no
-    known row to their first line. With `by_id`, ids are identifiers from the same column as before.
+    Columns may have been added, removed or (one) renamed; a spreadsheet may have saved fewer digits, or 7 for the id
+    007. If several lines fit, or a column was replaced, the target cells decide. `lost` are rows whose id is not in the
+    table; `fresh` has the first line of each key without a row. With `by_id`, the column of identifiers is the same.
     """
     keys: dict[str, str] = {}
     unclear: list[Row] = []
@@ -102,11 +99,8 @@ def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tupl
 
 def _search(
     rows: Sequence[Row], table: Table, fresh: Mapping[str, int], names: Mapping[str, str], certain: bool, by_id: bool
-) -> tuple[dict[str, str], list[Row]]:
-    """Match rows to lines by their cells in the columns `names` (new by old), first exactly, then rounded.
-
-    `certain` is whether equal cells suffice. For the rest, see `match_moved`.
-    """
+) -> Matched:
+    """Match rows by the columns `names` (new by old), exactly, then rounded; `certain`: equal cells suffice."""
     matched: dict[str, str] = {}
     unclear: list[Row] = []
     cells_of = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}
@@ -121,12 +115,8 @@ def _search(
         for row in (row for row in rows if row.id not in matched):
             twins[_rounded(cells_of[row.id], digits)].append(row)
         for row, bucket in ((row, bucket) for bucket, alike in twins.items() for row in alike):
-            keys = [
-                k
-                for k in buckets[bucket]
-                if all(same(cell, lines[k][name]) for name, cell in cells_of[row.id].items())
-                and (not by_id or canonical(k) == canonical(row.id))
-            ]
+            fits = (k for k in buckets[bucket] if all(same(c, lines[k][name]) for name, c in cells_of[row.id].items()))
+            keys = [k for k in fits if not by_id or canonical(k) == canonical(row.id)]
             has_rival = any(r is not row and r.table and _within(row.table, r.table) for r in twins[bucket])
             decided = row.table and not has_rival
             decisive = [k for k in keys if decided and _within(row.table, table.measurements[fresh[k]])]
@@ -141,7 +131,5 @@ def _rounded(cells: Mapping[str, str], digits: int | None) -> tuple[tuple[str, s
     """Return a lookup key: the cells with rounded numbers. Cells that are equal by `same` nearly always share a key."""
     if digits is None:
         return tuple(sorted(cells.items()))
-    values = {name: number(cell) for name, cell in cells.items()}
-    return tuple(
-        (name, cells[name] if (v := values[name]) is None else f"{v:.{digits - 1}e}") for name in sorted(cells)
-    )
+    values = ((name, cell, number(cell)) for name, cell in sorted(cells.items()))
+    return tuple((name, cell if value is None else f"{value:.{digits - 1}e}") for name, cell, value in values)

@@ -48,13 +48,9 @@ class Schema(NamedTuple):
 
 @dataclass(eq=False)
 class Row:
-    """A row with an event in the log.
+    """A row with an event in the log."""
 
-    The id of a row is its cell in the identifier column, or else the fingerprint of its features. Identical rows after
-    the first get the suffix -2, -3, ...
-    """
-
-    id: str
+    id: str  # its identifier, or else the fingerprint of its features; identical rows get a suffix -2, -3, ...
     cells: dict[str, str] = field(default_factory=dict)  # canonical features, by column
     values: dict[str, list[Value]] = field(default_factory=dict)  # all measurements, by target; None: failed
     logged: dict[str, list[Value]] = field(default_factory=dict)  # also replaced and withdrawn ones, and means
@@ -110,7 +106,14 @@ class Memory:
             for row in self.rows.values():
                 row.pending = None if self.done(row) else row.pending
         elif kind == "change":
-            self._change(event["id"], event["to"], event["cells"])
+            name, to = event["id"], event["to"]
+            row = self.rows.pop(name, Row(name))
+            row.former |= row.cells
+            row.id, row.cells = to, dict(event["cells"])
+            self.rows[to] = row
+            self._aliases.pop(to, None)
+            if name != to:
+                self._aliases[name] = to
         elif kind != "undo":
             row = self._describe(event)
             if kind in TOLD and not undone:
@@ -131,10 +134,7 @@ class Memory:
         return self.complete(row) or row.failed
 
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
-        """Return the current id for a current, former or abbreviated id; `ids` are the ids of the table's rows.
-
-        Raise InputError if no row, or more than one, matches.
-        """
+        """Return the id of the only row with this current, former or abbreviated id; `ids` are those of the table."""
         if (row := self.find(name)) is not None:
             return row.id
         every = {*self.rows, *ids}
@@ -177,15 +177,6 @@ class Memory:
             row.pending, row.skipped, row.suggestion = batch, False, dict(event.get("values") or {})
         else:
             row.pending, row.skipped = None, kind == "skip"
-
-    def _change(self, name: str, to: str, cells: Mapping[str, str]) -> None:
-        row = self.rows.pop(name, None) or Row(name)
-        row.former |= row.cells
-        row.id, row.cells = to, dict(cells)
-        self.rows[to] = row
-        self._aliases.pop(to, None)
-        if name != to:
-            self._aliases[name] = to
 
 
 def short(name: str) -> str:

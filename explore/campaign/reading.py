@@ -32,8 +32,8 @@ class Reading:
         self.notes = list(table.notes)  # on single rows and columns; `sentences` returns all notes
         self.lines: dict[str, list[str]] = defaultdict(list)  # rows to list in a sentence, by the start of the sentence
         self.ids: list[str] = []  # of every row of the table
-        self._at: dict[str, int] = {}  # the lines of the table, by id
-        self._outside: dict[str, str] = {}  # the places of rows that only a labels file has
+        self.at: dict[str, int] = {}  # the lines of the table, by id
+        self.outside: dict[str, str] = {}  # the places of rows that only a labels file has
         groups: dict[str, list[int]] = defaultdict(list)  # lines of the table by key
         for line, k in enumerate(table.keys):
             groups[k].append(line)
@@ -58,23 +58,13 @@ class Reading:
         """Return the features of a row; None if the row is neither known nor in the table."""
         if name in self.memory.rows:
             return self.memory.rows[name].cells
-        return self.table.cells(self._at[name]) if name in self._at else None
+        return self.table.cells(self.at[name]) if name in self.at else None
 
     def name(self, name: str) -> str:
         """Describe the row with the id `name`, for messages."""
-        if name in self._at:
-            return self.table.name(self._at[name])
-        return self._outside.get(name) or short(name)
-
-    def is_in_table(self, name: str) -> bool:
-        """Return whether a row is in the table."""
-        return name in self._at
-
-    def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
-        """Add a row that is only in a labels file; `place` is the file and line, for messages."""
-        self._outside[name] = place
-        self.lines["Added rows that are in the labels file only, not in the table: "].append(place)
-        self.tell("retire", name, cells=dict(cells))
+        if name in self.at:
+            return self.table.name(self.at[name])
+        return self.outside.get(name) or short(name)
 
     def tell_measurements(
         self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]
@@ -89,15 +79,12 @@ class Reading:
         labels = {t: new for t, new in values.items() if new[: len(was[t])] == was[t]}
         corrected = {t: new for t, new in values.items() if t not in labels}
         for t, new in corrected.items():
-            reason = ""
-            if source not in ("table", "failed"):
-                still = f"; the table still has {_values([row.table[t]])}" if t in row.table else ""
-                reason = f" (from {source}{still})"
+            still = f"; the table still has {_values([row.table[t]])}" if t in row.table else ""
+            reason = "" if source in ("table", "failed") else f" (from {source}{still})"
             self.notes.append(f"{self.name(name)}: corrected {t} from {_values(was[t])} to {_values(new)}{reason}.")
         if labels:
             self.tell("label", name, values=labels, **{"from": source}, **table)
-            failed = [target for target, new in labels.items() if new == [None]]
-            if failed:
+            if failed := [target for target, new in labels.items() if new == [None]]:
                 targets = "" if len(self.table.schema.targets) == 1 else f" ({listed(failed)})"
                 self.lines["Failed, will not be suggested again: "].append(self.name(name) + targets)
             if len(failed) < len(labels):
@@ -111,12 +98,10 @@ class Reading:
         """Add a schema event if columns changed; return whether the identifier column changed."""
         old, new = self.memory.schema, self.table.schema
         if old is not None and old.classes != new.classes:
-            kinds = [("numbers", "classes")[classes] for classes in (old.classes, new.classes)]
-            task = "classification" if new.classes else "regression"
-            raise InputError(
-                f"This campaign has {kinds[0]} as measurements; --task {task} needs {kinds[1]}. Copy the table and "
-                "start a new campaign."
-            )
+            has, needs = ("numbers", "classes") if new.classes else ("classes", "numbers")
+            asked = f"--task {'classification' if new.classes else 'regression'} needs {needs}"
+            advice = "Copy the table and start a new campaign."
+            raise InputError(f"This campaign has {has} as measurements; {asked}. {advice}")
         if old and (old.targets, {*old.features}, old.id_column) == (new.targets, {*new.features}, new.id_column):
             return False
         values = {"targets": list(new.targets), "features": list(new.features), "id": new.id_column, "format": FORMAT}
@@ -143,18 +128,15 @@ class Reading:
         keys, unclear = match_moved(lost, self.table, fresh, bool(schema.id_column) and not has_other_ids)
         for row in (row for row in lost if row.id in keys):
             name, old = row.id, dict(row.cells)
-            k = keys[name]
-            to = next(_free_ids(k, rows))
-            self.tell("change", name, to=to, cells=self.table.cells(fresh[k]))
+            to = next(_free_ids(keys[name], rows))
+            self.tell("change", name, to=to, cells=self.table.cells(fresh[keys[name]]))
             if not has_other_columns:
                 change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
                 self.lines["Matched to known rows although they changed: "].append(change)
         if names := [short(row.id) for row in unclear if row.is_known]:
-            rows_known = "row" if len(names) == 1 else "rows"
-            self.notes.append(
-                f"Cannot match {rows_known} {listed(names, SHOWN)} to the changed table: several rows fit. Data "
-                "recorded so far stay under the old ids. Enter any measurements in the correct rows of the table."
-            )
+            moved = f"{'row' if len(names) == 1 else 'rows'} {listed(names, SHOWN)} to the changed table"
+            advice = "stay under the old ids. Enter any measurements in the correct rows of the table."
+            self.notes.append(f"Cannot match {moved}: several rows fit. Data recorded so far {advice}")
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
         """Set the id of every line of the table; `groups` has the lines by key."""
@@ -163,13 +145,12 @@ class Reading:
             old[key(row.id, self.table.schema)].append(row)
         self.ids = list(self.table.keys)
         for k, members in groups.items():
-            rows = old.get(k, [])
-            names = _free_ids(k, {row.id for row in rows})
-            if rows or len(members) > 1:
+            if (rows := old.get(k, [])) or len(members) > 1:
+                names = _free_ids(k, {row.id for row in rows})
                 matched = match_identical(rows, [self.table.measurements[line] for line in members])
                 for line, match in zip(members, matched, strict=True):
                     self.ids[line] = match.id if match else next(names)
-        self._at = {name: line for line, name in enumerate(self.ids)}
+        self.at = {name: line for line, name in enumerate(self.ids)}
 
     def _read_row(self, name: str, line: int) -> None:
         """Compare one known or measured row of the table with the memory, and add events for the differences."""
@@ -195,18 +176,16 @@ class Reading:
             self.tell("seen", name, table=dict(now))
 
     def _note_identical(self, groups: Mapping[str, list[int]]) -> None:
-        identical = [members for members in groups.values() if len(members) > 1]
-        if identical:
+        if identical := [members for members in groups.values() if len(members) > 1]:
             lines = [listed([self.table.name(line) for line in members], 4) for members in identical[:3]]
-            self.notes.append(
-                f"{sum(map(len, identical))} rows share their features with others ({'; '.join(lines)}"
-                f"{', ...' if len(identical) > 3 else ''}). They are treated as replicates."
-            )
+            examples = f"{'; '.join(lines)}{', ...' if len(identical) > 3 else ''}"
+            rows = f"{sum(map(len, identical))} rows share their features with others"
+            self.notes.append(f"{rows} ({examples}). They are treated as replicates.")
 
     def _retire_rows(self) -> None:
         """Add events for known rows that left the table. Without identifiers, note new rows that may replace them."""
         new = [e for e in self.events if e["event"] == "label" and "cells" in e]
-        for row in [r for r in self.memory.rows.values() if r.is_known and not r.gone and r.id not in self._at]:
+        for row in [r for r in self.memory.rows.values() if r.is_known and not r.gone and r.id not in self.at]:
             self.tell("retire", row.id)
             answer = "failed" if row.failed else "measured" if row.values else ""
             state = answer or ("pending" if row.pending is not None else "skipped")
@@ -214,20 +193,16 @@ class Reading:
             alike = [e for e in new if row.table and e["table"] == row.table]
             near = [e for e in alike if len({name for name, _ in row.cells.items() ^ e["cells"].items()}) == 1]
             if len(near) == 1 and not self.table.schema.id_column:
-                self.notes.append(
-                    f"{self.name(near[0]['id'])} has the same measurement as {short(row.id)}, which is no longer in "
-                    f"the table; {_changes(row.cells, near[0]['cells'])}. Both are used. If the new row replaces the "
-                    f"old one, run with --retract {short(row.id)}."
-                )
+                old = f"{short(row.id)}, which is no longer in the table; {_changes(row.cells, near[0]['cells'])}"
+                advice = f"Both are used. If the new row replaces the old one, run with --retract {short(row.id)}."
+                self.notes.append(f"{self.name(near[0]['id'])} has the same measurement as {old}. {advice}")
 
     def _declare_failures(self) -> None:
         """Correct recorded classes to failures if `--failed` now declares these classes as failures."""
         failed = set(map(folded, self.table.schema.failed))
         for row in [row for row in self.memory.rows.values() if self.table.schema.classes and failed]:
-            values = {
-                t: [None if isinstance(v, str) and folded(v) in failed else v for v in vs]
-                for t, vs in row.values.items()
-            }
+            declared = {v for vs in row.values.values() for v in vs if isinstance(v, str) and folded(v) in failed}
+            values = {t: [None if v in declared else v for v in vs] for t, vs in row.values.items()}
             self.tell_measurements(row.id, {t: v for t, v in values.items() if v != row.values[t]}, "failed")
 
     def sentences(self) -> list[str]:

@@ -11,12 +11,11 @@ from explore.data.texts import FAILED
 
 
 class Sheet:
-    """The parsed content of a table or labels file."""
+    """The content of a table or labels file: canonical features by column, measured values by line and target."""
 
     def __init__(self, file: Cells, schema: Schema):
         """Parse the file's columns; raise InputError if cells of numeric targets are not numbers."""
         self.file, self.schema = file, schema
-        # The canonical strings of each feature column, by name, and the measured values of each line, by target.
         self.features = {name: canonicals(file.columns[name]) for name in schema.features if name in file.columns}
         self.measurements = measurements(file, schema.targets, schema)
         failed = set(map(folded, schema.failed))
@@ -37,10 +36,8 @@ class Table(Sheet):
         if missing := [name for name in (*schema.targets, *schema.features, *identifier) if name not in file.columns]:
             raise InputError(f"{file.path} has no column {shown(missing[0])}; {file.listing}")
         super().__init__(file, schema)
-        if schema.id_column:
-            self.keys = self._identifiers(schema.id_column)
-        else:
-            self.keys = [fingerprint(self.cells(line)) for line in range(len(file.lines))]
+        by_features = (fingerprint(self.cells(line)) for line in range(len(file.lines)))
+        self.keys = self._identifiers(schema.id_column) if schema.id_column else list(by_features)
 
     def name(self, row: int) -> str:
         """Return the description of a row for messages: its line, and its identifier if there is one."""
@@ -54,10 +51,9 @@ class Table(Sheet):
             if not key:
                 raise InputError(f"{self.file.where(row, column)}: the identifier is empty. Fill it in.")
             if lines.setdefault(key, line) != line:
-                raise InputError(
-                    f"{self.file.path}: identifier {shown(key)} occurs in {self.file.unit}s {lines[key]} and {line} of "
-                    f"column {shown(column)}. Identifiers must be unique."
-                )
+                places = f"{self.file.unit}s {lines[key]} and {line} of column {shown(column)}"
+                unique = "Identifiers must be unique."
+                raise InputError(f"{self.file.path}: identifier {shown(key)} occurs in {places}. {unique}")
         return keys
 
 
@@ -67,10 +63,7 @@ def identifiers(column: Sequence[object]) -> list[str]:
 
 
 def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
-    """Return the measured values of each line, by target; targets that are not in the file are ignored.
-
-    Raise InputError if cells of numeric targets are not numbers; the message lists them.
-    """
+    """Return each line's measured values, by target in the file. Raise InputError for numeric targets with words."""
     lines: list[dict[str, Value]] = [{} for _ in file.lines]
     wrong: dict[str, list[int]] = {}
     failed = {*map(folded, schema.failed), *(() if schema.classes else FAILED)}

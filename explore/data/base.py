@@ -27,9 +27,8 @@ class Dataset(NamedTuple):
 
 def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
     """Return the data set without the named features. All names must exist, and at least one feature must remain."""
-    for name in names:
-        if name not in dataset.features:
-            raise one_of(f"feature of {dataset.name}", name, dataset.features)
+    if unknown := [name for name in names if name not in dataset.features]:
+        raise one_of(f"feature of {dataset.name}", unknown[0], dataset.features)
     columns = [i for i, feature in enumerate(dataset.features) if feature not in names]
     if not columns:
         raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature. Keep at least one")

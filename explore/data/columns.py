@@ -5,8 +5,6 @@ imputed with the column's median (for Booleans, the most frequent value). If a c
 was made, an extra feature marks them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -71,10 +69,8 @@ class Quantity:
         middle = "most frequent value" if self.words else "median"
         unit = " days after the earliest date" if self.form else ""
         constant = f"; the column was constant {BEFORE}, so the model has not learnt its effect"
-        return x, [
-            *_note(self, cells, missing, "imputed ", EMPTY, f" with the {middle}, {self.fill:.6g}{unit}"),
-            *_note(self, cells, changed, "", "new value", constant),
-        ]
+        imputed = _note(self, cells, missing, "imputed ", EMPTY, f" with the {middle}, {self.fill:.6g}{unit}")
+        return x, imputed + _note(self, cells, changed, "", "new value", constant)
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the values [N] (NaN for empty cells), and the rows of cells that cannot be parsed."""
@@ -108,17 +104,14 @@ class Category:
         """The levels and, if used, the groups for rare levels and for missing values."""
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
-    @property
-    def by_number(self) -> dict[Any, str]:
-        """Levels by their numeric value, where unique; a spreadsheet may have turned 007 into 7, or 1E2 into 100."""
-        numbers = {name: texts.exact(name) for name in (*self.levels, *self.rare)}
-        counts = Counter(numbers.values())
-        return {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
-
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
         """Return the one-hot features [N, groups], and notes on empty and unknown cells."""
-        column, groups, by_number = cells.columns[self.name], self.groups, self.by_number
+        column, groups = cells.columns[self.name], self.groups
         accepted, names, notes = {"", *self.levels, *self.rare}, {}, []
+        numbers: dict[str, Any] = {name: texts.exact(name) for name in accepted}
+        counts = Counter(numbers.values())
+        # A spreadsheet may have turned 007 into 7, or 1E2 into 100.
+        by_number = {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
         for cell in dict.fromkeys(column):
             name = "" if texts.absent(cell, among_words=True) else level(cell, cells.decimal)
             if name not in accepted and (same := by_number.get(texts.exact(name))):
@@ -128,15 +121,13 @@ class Category:
         places = {name: i for i, name in enumerate(groups)}
         rest = places.get(OTHER, -1)  # the last row of `one_hot` is all zeros: no group
         places[""] = places.get(MISSING, rest)
-        one_hot = np.eye(len(groups) + 1, len(groups))
+        one_hot = np.eye(len(groups) + 1, len(groups))[[places.get(names[cell], rest) for cell in column]]
         pooled = OTHER if self.rare else "none of the known categories"
-        empty = MISSING if self.gaps else pooled
+        empty = [not names[cell] for cell in column]
         unknown = [names[cell] not in accepted for cell in column]
-        return one_hot[[places.get(names[cell], rest) for cell in column]], [
-            *_note(self, cells, [not names[cell] for cell in column], "encoded ", EMPTY, f" as {empty}"),
-            *_note(self, cells, unknown, "encoded ", "unknown value", f" as {pooled}"),
-            *notes[:1],
-        ]
+        encoded = _note(self, cells, empty, "encoded ", EMPTY, f" as {MISSING if self.gaps else pooled}")
+        encoded += _note(self, cells, unknown, "encoded ", "unknown value", f" as {pooled}")
+        return one_hot, encoded + notes[:1]
 
 
 Column = LeftOut | Quantity | Category
@@ -201,7 +192,7 @@ class Schema:
         return {"columns": [{"kind": column.kind} | asdict(column) for column in self.columns]}
 
     @staticmethod
-    def from_json(value: Any) -> Schema:
+    def from_json(value: Any) -> "Schema":
         """Restore a schema from the result of `to_json`; raise InputError for invalid values."""
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))

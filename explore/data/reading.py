@@ -6,7 +6,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import islice, zip_longest
@@ -22,6 +22,7 @@ from explore.data import packed, texts
 
 AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED)})"
 SEPARATORS = ",;\t|"  # if several fit, the first wins
+Names = Collection[str]  # of columns
 POINTER = 8  # bytes per cell, in addition to its string
 
 _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
@@ -105,11 +106,7 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
 
 
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
-    """Parse the bytes of a text file with a header; notes describe everything that `load_csv` does not accept.
-
-    The text must be UTF-8 or Windows-1252, with cells separated by commas, semicolons, tabs or bars. `decimal` is the
-    decimal mark.
-    """
+    """Parse a text file with a header, in UTF-8 or Windows-1252; its notes tell what `load_csv` does not accept."""
     notes = []
     if (zero := content.find(b"\0")) >= 0:
         line = content.count(b"\n", 0, zero) + 1
@@ -170,10 +167,8 @@ def restored(cells: Cells) -> Cells:
         changed = {c: texts.restored(c) for c in set(column) if c.startswith("'") and texts.restored(c) != c}
         columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
         if changed:
-            notes.append(
-                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)} "
-                "is ignored; it only keeps spreadsheet programs from reading a formula."
-            )
+            before = f"the apostrophe before {listed(map(shown, sorted(changed.values())), 3)} is ignored"
+            notes.append(f"Column {shown(plain)}: {before}; it only keeps spreadsheet programs from reading a formula.")
     return cells._replace(columns=columns, notes=tuple(notes))
 
 
@@ -198,9 +193,8 @@ def _text(value: Any, where: str = "a cell") -> str:
     """Return a value as the string that a CSV file would have."""
     if value is None or value is pd.NA or value is pd.NaT:
         return ""
-    for kinds, convert in _CONVERSIONS:
-        if isinstance(value, kinds):
-            return convert(value)
+    if convert := next((convert for kinds, convert in _CONVERSIONS if isinstance(value, kinds)), None):
+        return convert(value)
     allowed = "a cell must be a string, a number, a Boolean, a date or a time"
     raise InputError(f"{where} holds a {type(value).__name__}; {allowed}")
 
@@ -257,10 +251,8 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
     packed.check_workbook(content, path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings about features other than cells
-        values, formulas = (
-            openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only).worksheets
-            for only in (True, False)
-        )
+        books = (openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only) for only in (True, False))
+        values, formulas = (book.worksheets for book in books)
         names = [worksheet.title for worksheet in values]
         if sheet is not None and sheet not in names and strict:
             raise one_of(f"sheet of {path}", sheet, names)

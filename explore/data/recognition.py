@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from explore.core.errors import InputError, listed, shown
 from explore.data import texts
 from explore.data.columns import MISSING, OTHER, Category, Column, LeftOut, Quantity, Schema, level
-from explore.data.reading import Cells
+from explore.data.reading import Cells, Names
 
 RARE = 0.01  # share of rows; rarer categories, or those with one row, are pooled
 MOST_LEVELS = 30  # per column; the rarest levels beyond this are pooled
@@ -33,11 +33,7 @@ _TIMED = re.compile(r"timestamp|datetime|unixtime|(measured|recorded|created|acq
 
 
 def infer(
-    cells: Cells,
-    names: Sequence[str],
-    categorical: Collection[str] = (),
-    feature: Collection[str] = (),
-    decided: Collection[str] = (),
+    cells: Cells, names: Sequence[str], categorical: Names = (), feature: Names = (), decided: Names = ()
 ) -> tuple[Schema, tuple[str, ...]]:
     """Infer the schema of a table; also return notes on the decisions. Raise InputError if cells are ambiguous.
 
@@ -138,12 +134,9 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
 
 def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]:
     """Return a `Category` and remarks. Unless `requested`, return a `LeftOut` for free text or mostly unique cells."""
-    counts: Counter[str] = Counter()
-    levels: dict[str, str] = {}
-    for cell, count in Counter(cells.columns[name]).items():
-        if not texts.absent(cell, among_words=True):
-            levels[cell] = level(cell, cells.decimal)
-            counts[levels[cell]] += count
+    distinct = dict.fromkeys(cells.columns[name])
+    levels = {cell: level(cell, cells.decimal) for cell in distinct if not texts.absent(cell, among_words=True)}
+    counts = Counter(levels[cell] for cell in cells.columns[name] if cell in levels)
     if not (rows := counts.total()):
         return LeftOut(name, "empty"), ["is empty and left out"]
     if {OTHER, MISSING} & counts.keys():

@@ -60,10 +60,8 @@ class Published(NamedTuple):
     def __call__(self, folder: Path | None = None) -> Dataset:
         """Read or download the set; raise InputError for unexpected content, OSError if the download fails."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
-        if path := local(file, folder):
-            text, note = checked(packed.read(path, LIMIT), self.sha256, path), ""
-        else:
-            text, note = self._downloaded()
+        path = local(file, folder)
+        text, note = (checked(packed.read(path, LIMIT), self.sha256, path), "") if path else self._downloaded()
         task: Task = "classification" if self.classes else "regression"
         table = np.loadtxt(io.BytesIO(text), ndmin=2)
         y = (table[:, -1] > 0).astype(np.int64) if self.classes else table[:, -1:]
@@ -79,12 +77,12 @@ class Published(NamedTuple):
         except Exception as error:  # any reader error means the file is corrupt
             reason = packed.reason(error)
             raise InputError(f"the download of {self.name} cannot be read ({reason}); {again}") from None
-        if _sha256(text) == self.sha256:
+        if (actual := _sha256(text)) == self.sha256:
             return text, ""
         if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == self.sorted_sha256:
             order = "the download is not in the canonical row order; splits differ from published ones"
             return text, f"{self.name}: {order}"
-        sums = f"sha256 {_sha256(text)}, expected {self.sha256}"
+        sums = f"sha256 {actual}, expected {self.sha256}"
         raise InputError(f"the download of {self.name} differs from the expected content ({sums}); {again}")
 
 

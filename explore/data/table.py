@@ -17,6 +17,7 @@ from explore.data.reading import Cells, called
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
 
+Source = str | os.PathLike[str] | pd.DataFrame  # of a table: a file or a data frame
 ROWS = 2**14  # rows of a Parquet file that `map_parquet` keeps in memory at a time
 
 
@@ -40,12 +41,8 @@ def load_csv(
 ) -> Dataset:
     """Load a comma-separated UTF-8 file whose features are all numeric. For the arguments, see `load_table`.
 
-    Returns:
-        The data set: x [N, D] has the features in file order; y is [N, O], or [N] class indices.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        InputError: if the file does not fit the arguments; the message names the column and the line.
+    The result has x [N, D] with the features in file order, and y [N, O], or [N] class indices. Raise InputError if the
+    file does not fit the arguments, FileNotFoundError if there is none.
     """
     path = Path(path)
     table = reading.parsed(path, packed.read(path))
@@ -62,7 +59,7 @@ def load_csv(
 
 
 def load_table(
-    source: str | os.PathLike[str] | pd.DataFrame,
+    source: Source,
     target: str | Sequence[str],
     drop: Sequence[str] = (),
     task: Task | None = None,
@@ -165,9 +162,7 @@ def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: 
         raise InputError(f"keep_na (--keep-na) {problem}. It applies to targets of a classification only")
 
 
-def cells_of(
-    source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".", sheet: str | None = None, strict: bool = True
-) -> Cells:
+def cells_of(source: Source, decimal: str = ".", sheet: str | None = None, strict: bool = True) -> Cells:
     """Return the cells of a table, see `load_table`. Unless `strict`, read the first sheet if `sheet` is unknown."""
     if decimal not in (".", ","):
         raise one_of("decimal mark", str(decimal), (".", ","))
@@ -194,9 +189,8 @@ def roles(
         raise one_of("task", str(task), ("regression", "classification"))
     targets, drop, ids = _names(target), _names(drop), [] if id_column is None else [id_column]
     for role, names in (("target", targets), ("column to drop", drop), ("column of identifiers", ids)):
-        for name in names:
-            if name not in table.columns:
-                raise InputError(f"{table.path} has no {role} {shown(name)}; {table.listing}")
+        if lacking := [name for name in names if name not in table.columns]:
+            raise InputError(f"{table.path} has no {role} {shown(lacking[0])}; {table.listing}")
     if not targets or len(set(targets)) < len(targets) or set(targets) & {*drop, *ids}:
         allowed = "one or more different columns, neither dropped nor identifiers"
         raise InputError(f"targets {shown(targets)} must be {allowed}")
@@ -227,8 +221,7 @@ def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os
         target: the .npy file to write; keep it as long as the result is in use.
 
     Raises:
-        InputError: if the file cannot be read, has no rows, lacks a column, or has a cell that does not fit the type
-            of its column.
+        InputError: if the file cannot be read, has no rows, lacks a column, or has a cell of another type.
     """
     import pyarrow
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from explore.core.errors import InputError, counted, listed, shown
 from explore.data import texts
-from explore.data.reading import Cells
+from explore.data.reading import Cells, Names
 
 UNMEASURED = "; for tables with unmeasured rows use explore suggest"
 WITH_GAPS = "; write only the number, 'failed' for a failed experiment, or nothing if it is not measured yet"
@@ -65,34 +65,26 @@ def repeated(table: Cells, name: str | None) -> str:
 
 
 def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str] = ()) -> str:
-    """Return a note on how marks such as NA in a class target are read; "" if the target has none.
+    """Return a note on how marks such as NA in a class target are read, or "". With `keep`, all marks are classes.
 
-    With `keep` (see `keep_na` of `load_table`), all marks are classes. `failed` has the strings, in lower case, that
-    declare a failed experiment.
+    `failed` has the strings, in lower case, that declare a failed experiment.
     """
     counts = Counter(cell for cell in map(str, table.columns[target]) if cell and cell.casefold() not in failed)
     usual = [cell for cell in sorted(counts) if texts.absent(cell) or cell.casefold() in texts.FAILED]
     skipped = [cell for cell in usual if texts.unmeasured(cell, classes=True) and not keep]
     named = [cell for cell in usual if cell not in skipped]
     declare = " (use --failed TEXT for failed experiments)" if {*map(str.casefold, named)} & {*texts.FAILED} else ""
-    readings = (
-        (skipped, f" as not measured (use --keep-na {target}, in Python keep_na, to read them as classes)"),
-        (named, f" as classes{declare}"),
-    )
+    advice = f"use --keep-na {target}, in Python keep_na, to read them as classes"
     parts = [
-        listed(f"{shown(cell)} ({counted(counts[cell], 'cell')})" for cell in cells) + reading
-        for cells, reading in readings
+        listed(f"{shown(cell)} ({counted(counts[cell], 'cell')})" for cell in cells) + f" as {reading}"
+        for cells, reading in ((skipped, f"not measured ({advice})"), (named, f"classes{declare}"))
         if cells
     ]
     return f"Column {shown(target)} reads {', and '.join(parts)}." if parts else ""
 
 
 def classes(
-    table: Cells,
-    targets: Sequence[str],
-    gaps: bool = False,
-    keep_na: Collection[str] = (),
-    failed: Collection[str] = (),
+    table: Cells, targets: Sequence[str], gaps: bool = False, keep_na: Names = (), failed: Collection[str] = ()
 ) -> tuple[np.ndarray, tuple[str, ...], str]:
     """Return class indices [N], the class names, and notes. `keep_na` is as in `load_table`, `failed` as in `marks`.
 
@@ -135,7 +127,5 @@ def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> 
         where = table.where(table.columns[target].index(fraction), target)
         raise InputError(f"{where}: class {shown(fraction)} is not a whole number. For numbers use --task regression")
     if same := texts.alike(numbers, numbers.__getitem__):
-        raise InputError(
-            f"column {shown(target)} of {table.path} has one class written as {shown(same[0])} and as "
-            f"{shown(same[1])}. Use one spelling"
-        )
+        problem = f"has one class written as {shown(same[0])} and as {shown(same[1])}"
+        raise InputError(f"column {shown(target)} of {table.path} {problem}. Use one spelling")

@@ -155,17 +155,15 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
     distinct = [cell for cell in dict.fromkeys(cells) if not absent(cell) and (form != ISO or _ISO.fullmatch(cell))]
     texts = pd.Series(distinct, dtype=object)
     times, full = (pd.to_datetime(texts, format=f, errors="coerce", utc=True) for f in (form, form.replace("%b", "%B")))
-    times = times.fillna(full)
-    # A fixed unit makes equal dates bit-identical.
-    days = times.dt.as_unit("us").astype(np.int64).to_numpy() / 86_400_000_000
+    times = times.fillna(full).dt.as_unit("us")  # a fixed unit makes equal dates bit-identical
+    days = times.astype(np.int64).to_numpy() / 86_400_000_000
     return _values(cells, {distinct[i]: float(days[i]) for i in np.flatnonzero(times.notna())})
 
 
 def iso(cells: Sequence[str], form: str) -> list[str]:
     """Rewrite dates as 2024-03-31 or 2024-03-31T14:30:00; return other and ambiguous cells unchanged.
 
-    `form` is the date format, see `dates`; "" means that the cells are not dates. If a cell does not fit, the format is
-    inferred from all cells.
+    `form` is as in `dates`, "" if the cells are not dates. If a cell does not fit, all cells determine the format.
     """
     present = list({cell for cell in cells if form and not absent(cell)})
     if form and len(dates(present, form)[1]):
@@ -202,8 +200,6 @@ def objection(cell: str, decimal: str = ".") -> str:
     """Return an error message with advice: why a cell is not a number or date like others in its column."""
     if decimal == "." and number(cell) is None and number(cell, ",") is not None:
         return f"{shown(cell)} has a comma, which may be a decimal mark; {POINT}"
-    return (
-        f"{shown(cell)} is not a finite number or date like the other cells of the column. Write numbers without units "
-        "or thousands separators, dates like 2024-03-31 (with a time zone in all or none) and times in hours, or "
-        "declare the column categorical (--categorical)"
-    )
+    forms = "dates like 2024-03-31 (with a time zone in all or none) and times in hours"
+    advice = f"Write numbers without units or thousands separators, {forms}, or declare the column categorical"
+    return f"{shown(cell)} is not a finite number or date like the other cells of the column. {advice} (--categorical)"

@@ -1,7 +1,5 @@
 """Image data sets, in memory or in files that are decoded on demand."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,8 +40,7 @@ class Images(NamedTuple):
     @property
     def shape(self) -> tuple[int, int, int]:
         """Shape of an image: (channels, height, width)."""
-        _, channels, height, width = self.x.shape
-        return channels, height, width
+        return self.x.shape[1:]
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and standard deviation (1 if constant) of each channel of the training images.
@@ -53,16 +50,12 @@ class Images(NamedTuple):
         x = self.x
         chunks = x.chunks(range(0, len(x), -(-len(x) // COUNTED))) if isinstance(x, ImageFiles) else [x]
         # Count each of the 256 values: summing would need a copy of the images in float64, eight times as large.
-        counts = np.sum(
-            [[np.bincount(chunk[:, c].ravel(), minlength=256) for c in range(chunk.shape[1])] for chunk in chunks], 0
-        )
+        channels = range(self.shape[0])
+        counts = np.sum([[np.bincount(chunk[:, c].ravel(), minlength=256) for c in channels] for chunk in chunks], 0)
         values, share = np.arange(256.0), counts / counts.sum(1, keepdims=True)
         mean = share @ values
         deviation = np.sqrt((share * (values - mean[:, None]) ** 2).sum(1))
         return mean, np.where(deviation > 0, deviation, 1.0)
-
-
-# Images in files ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -77,9 +70,8 @@ def opened(file: Path) -> Iterator[Image.Image]:
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
             tags = getattr(image, "tag_v2", {})
             plain = tags.get(BITS, (16,))[0] == 16 and tags.get(PHOTOMETRIC, 1) == 1
-            if (image.mode.startswith("I;16") and not plain) or (
-                image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM")
-            ):
+            deep = image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM")
+            if deep or (image.mode.startswith("I;16") and not plain):
                 kinds = "use 8 bits per channel, or 16-bit grey PNG, PPM or TIFF files in which 0 is black"
                 raise InputError(f"{file} has an unsupported pixel format ({image.format}, mode {image.mode}); {kinds}")
             yield image
@@ -138,15 +130,12 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.files)
 
-    def part(self, points: Iterable[int]) -> ImageFiles:
+    def part(self, points: Iterable[int]) -> "ImageFiles":
         """Return the subset of images at indices `points`."""
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
     def check(self) -> Counter[str]:
-        """Count the images by the conversion that they need, see `inspected`.
-
-        Raise InputError if a file is not an image, or if sizes differ and `sides` is None.
-        """
+        """Count the images by their conversion. Raise InputError if one is damaged, or sizes differ without `sides`."""
         conversions: Counter[str] = Counter()
         for file, (sides, conversion) in zip(self.files, self._threads.map(inspected, self.files), strict=True):
             conversions[conversion] += 1
@@ -157,8 +146,8 @@ class ImageFiles:
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
         """Start decoding the images at indices `points`, which are needed next; cancel the decoding of all others."""
-        wanted = dict.fromkeys(self._numbers(points).flatten().tolist())
-        for i in self._coming.keys() - wanted.keys():
+        wanted = self._numbers(points).flatten().tolist()
+        for i in self._coming.keys() - {*wanted}:
             self._coming.pop(i).cancel()
         self._start(wanted)
 

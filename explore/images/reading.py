@@ -21,7 +21,7 @@ ARRAYS = ("x", "y", "test_x", "test_y")
 
 
 def read(path: Path, size: int | None = None, grey: bool = False, stream: bool | None = False) -> Images:
-    """Read an image data set from a folder or an .npz file.
+    """Read an image data set from a folder or an .npz file; raise InputError for missing or damaged images.
 
     Args:
         path: a folder with `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or `CLASS/IMAGE` for training images
@@ -31,9 +31,6 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
         grey: for folders, whether to read images as greyscale, with one channel.
         stream: for folders, whether to decode images on demand; None: only if all images would take more than a
             quarter of the memory.
-
-    Raises:
-        InputError: if the set is incomplete or an image is damaged.
     """
     if not path.exists():
         raise InputError(f"{path} does not exist; to continue a run, restore images that were moved or renamed")
@@ -80,9 +77,6 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
     names = [str(file.relative_to(path)) if file != path else path.name for file in files]
     stored = ImageFiles(files, shape[1:], shape[0] == 1, shape)
     return Inputs(names, x=stored.loaded(), note=_note(path, len(every) - len(files), stored.check()))
-
-
-# Folders --------------------------------------------------------------------------------------------------------------
 
 
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
@@ -156,9 +150,6 @@ def _files(folder: Path) -> Iterator[Path]:
         if real not in visited:
             yield from (Path(place, name) for name in names if not name.startswith("."))
         visited.add(real)
-
-
-# Arrays ---------------------------------------------------------------------------------------------------------------
 
 
 def _arrays(path: Path) -> Images:

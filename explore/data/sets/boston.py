@@ -5,10 +5,8 @@ from pathlib import Path
 from explore.data.base import Dataset
 from explore.data.table import load_csv
 
-NOTE = (
-    "boston: column B is racially coded; --drop-columns B leaves it out; see "
-    "https://scikit-learn.org/1.0/modules/generated/sklearn.datasets.load_boston.html"
-)
+PAGE = "https://scikit-learn.org/1.0/modules/generated/sklearn.datasets.load_boston.html"
+NOTE = f"boston: column B is racially coded; --drop-columns B leaves it out; see {PAGE}"
 
 
 def boston(folder: Path | None = None) -> Dataset:

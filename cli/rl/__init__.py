@@ -29,7 +29,7 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 @click.option(
     "--n-eff", metavar="N",
     help="Effective number of transitions behind the posterior, or the word replay for all stored transitions.  "
-    "[default: 50]",
+    "[default: 50, or replay for last-layer]",
 )  # fmt: skip
 @click.option(
     "--normalise", type=click.Choice(["latest", "median", "rms", "none"]),

@@ -48,9 +48,10 @@ def transitions(states: Any, actions: Any) -> Transitions:
 
 def walked(seed: int) -> tuple[Any, Any]:
     """States and actions of random steps."""
-    rng, chain, every = np.random.default_rng(seed), Chain(COPIES, LENGTH), []
+    rng, chain = np.random.default_rng(seed), Chain(COPIES, LENGTH)
+    every, horizon = [], chain.length + 9
     for step in range(STEPS):
-        if step % chain.horizon == 0:
+        if step % horizon == 0:
             chain.start(np.arange(COPIES), np.zeros((COPIES, 0)))
         actions = rng.integers(0, 2, COPIES)
         every.append((chain.state, actions))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -36,7 +36,7 @@ from explore.inference.base import Common, common
 from explore.inference.gaussian import Density, GaussianPosterior, PredictiveForm
 from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.updates.steps import settle
-from explore.nets.likelihoods.gaussian import Gamma, half_count
+from explore.nets.likelihoods.gaussian import Gamma, Gaussian
 from explore.nets.protocols import Layer, Network, Noise
 
 ROUNDS = 20  # between the weights and the noise
@@ -98,7 +98,7 @@ class LastLayer(GaussianPosterior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not hasattr(self.likelihood, "noise_std") or self.likelihood.outputs_per_target > 1:
+        if not isinstance(self.likelihood, Gaussian) or self.likelihood.outputs_per_target > 1:
             name = type(self.likelihood).__name__
             raise InputError(f"last-layer does not support the likelihood {name}; use Gaussian, or laplace for classes")
         if self.net.norms and not self.net.trained:
@@ -141,7 +141,7 @@ class LastLayer(GaussianPosterior):
         values, basis, _ = eigh(state.inputs)
         values, cross, eta = values.clamp_min(0).unsqueeze(2), basis.mT @ state.cross, self.eta
         count = state.seen.clamp_max(float(state.common.n_data)).unsqueeze(1) / self.kl_weight
-        noise, kind = state.common.noise, self.likelihood
+        noise, kind = state.common.noise, cast(Gaussian, self.likelihood)
         for _ in range(ROUNDS):
             tau = (noise.shape / noise.rate).double()
             data = (count * tau).unsqueeze(1)
@@ -150,7 +150,7 @@ class LastLayer(GaussianPosterior):
             if kind.noise_std is not None:
                 break
             squares = state.squares + (mean * (values * mean - 2 * cross) + values / precision).sum(1)
-            half = half_count(1.0, 1.0) * count.expand_as(squares)
+            half = 0.5 * count.expand_as(squares)
             noise = Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
         noise = Gamma(*(value.to(state.common.noise.rate) for value in noise))
         shared = state.common._replace(noise=noise)

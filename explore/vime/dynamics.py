@@ -1,7 +1,7 @@
 """A Bayesian neural network that predicts the next observation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
@@ -106,6 +106,13 @@ class DynamicsSettings(Checked):
         if not all(1 <= units <= 10**5 for units in self.hidden or ()):
             raise InputError(f"hidden is {shown(self.hidden)}; every layer must have 1 to 100000 units")
 
+    def resolved(self) -> "DynamicsSettings":
+        """Return the settings with the values that None stands for."""
+        named, kind = isinstance(self.posterior, str), cast(Any, self.posterior)
+        recursive = getattr(registry.find("posteriors", kind) if named else kind, "recursive", False)
+        hidden = (self.hidden or ((FEATURES,) if recursive else (32,))) if named else self.hidden
+        return replace(self, hidden=hidden, n_eff=self.n_eff or ("replay" if recursive else 50.0))
+
     def build(self, inputs: int, outputs: int) -> Predictive:
         """Return the posterior over the weights of a network with these numbers of inputs and outputs."""
         if not isinstance(self.posterior, str):
@@ -118,10 +125,9 @@ class DynamicsSettings(Checked):
                     raise InputError(f"{name} applies to posteriors by name only; leave it out: {why}")
             _check_targets(self.posterior, inputs, outputs)
             return self.posterior
-        cls = registry.find("posteriors", self.posterior)
-        hidden = self.hidden or ((FEATURES,) if cls.recursive else (32,))
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw initial weights, which are not used
-            net = Net(mlp(inputs, hidden, outputs))
+            net = Net(mlp(inputs, self.hidden or (), outputs))
+        cls = registry.find("posteriors", self.posterior)
         preset = self.preset or recommended_settings(cls, consumer="vime").preset
         # A weak prior: the noise may be far below the standard deviation of the observations.
         likelihood = Gaussian(noise_std=self.noise_std, prior_shape=1.0, prior_rate=0.01)
@@ -148,13 +154,13 @@ class Dynamics:
     """
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
-        self.settings, self._rng = settings, rng
-        self.posterior = settings.build(inputs, outputs)
+        self.settings, self._rng = settings.resolved(), rng
+        self.posterior = self.settings.build(inputs, outputs)
         if self.posterior.net.trained:
             raise InputError("the dynamics model standardises its data; use Net without trained=True")
         self._updates: graphs.Updates | None = None
-        self.n_eff = settings.n_eff or ("replay" if self.posterior.recursive else 50.0)
-        n = settings.minimum if isinstance(self.n_eff, str) else self.n_eff
+        n_eff = self.settings.n_eff
+        n = n_eff if isinstance(n_eff, float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
         (mean, y_mean), (scale, y_scale) = (rng.tensor(t).split([inputs, outputs], 2) for t in (zeros, ones))
         none = torch.tensor(0)
@@ -203,14 +209,13 @@ class Dynamics:
         """Return the state with the scales and the effective data size of the replay."""
         inputs, target = self._sample(replay, rng)
         scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
-        counts = self.state.learned, self.state.scaled
-        return DynamicsState(
-            self._counted(self.state.posterior, replay), *(t.to(self._rng.dtype) for t in scales), *counts
-        )
+        x_mean, x_scale, y_mean, y_scale = (t.to(self._rng.dtype) for t in scales)
+        state, counts = self._counted(self.state.posterior, replay), self.state[5:]
+        return DynamicsState(state, x_mean, x_scale, y_mean, y_scale, *counts)
 
     def _counted(self, state: State, replay: Replay) -> State:
         """Return the posterior's state with the replay's effective data size, if `n_eff` is "replay"."""
-        if self.n_eff != "replay":
+        if self.settings.n_eff != "replay":
             return state
         n_data = torch.tensor(self.posterior.stands_for(len(replay)), dtype=torch.float64)
         return state._replace(common=state.common._replace(n_data=n_data))

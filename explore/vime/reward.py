@@ -118,7 +118,7 @@ class IntrinsicReward:
         if unknown := settings.keys() - bonus - model:
             raise one_of("setting", min(unknown), bonus | model)
         self.settings = RewardSettings(**{k: v for k, v in settings.items() if k in bonus})
-        self.dynamics_settings = DynamicsSettings(**{k: v for k, v in settings.items() if k in model})
+        self.dynamics_settings = DynamicsSettings(**{k: v for k, v in settings.items() if k in model}).resolved()
         self.observations = Vectors(observation_space, "observations", encoder)
         self.actions = Vectors(action_space, "actions")
         self._device = device
@@ -244,8 +244,8 @@ class IntrinsicReward:
 
     def _meaning(self) -> dict[str, Any]:
         """Return the settings that must match when a saved state is loaded."""
-        bonus, model, n_eff = self.settings, self.dynamics_settings, self.dynamics.n_eff
-        return {"bonus": bonus.bonus, "normalise": bonus.normalise, "target": model.target, "n_eff": n_eff}
+        bonus, model = self.settings, self.dynamics_settings
+        return {"bonus": bonus.bonus, "normalise": bonus.normalise, "target": model.target, "n_eff": model.n_eff}
 
     def _raw(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], call: int) -> Float[Array, " n"]:
         if not (self._trained and len(inputs)):

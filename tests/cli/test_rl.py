@@ -128,10 +128,8 @@ def test_report_and_run_folder(train):
 def test_defaults_are_those_of_the_library():
     shown = {p.name: p.help for p in rl.command.params if p.name in ("eta", "n_eff", "normalise", "bonus")}
     for name, text in shown.items():
-        default = getattr(RewardSettings(), name, None) or getattr(DynamicsSettings(), name, None)
-        assert text is not None and text.endswith(
-            f"[default: {default:g}]" if isinstance(default, float) else f"[default: {default}]"
-        )
+        default = getattr(RewardSettings(), name, None) or getattr(DynamicsSettings().resolved(), name)
+        assert text is not None and f"[default: {default}".removesuffix(".0") in text
     assert settings_of("--env", "explore/Chain-v0").algo_settings["n_steps"] == 500
 
 

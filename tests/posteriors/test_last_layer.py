@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -68,7 +70,7 @@ def test_gains_are_the_divergence_after_one_more_example_and_its_mean():
     y = RNG.normal(R, 5, OUTPUTS)
     gain = posterior.information_gain(state, Batch(NEW, y))
     for i in range(5):
-        total = 0.0
+        total = torch.zeros(R).double()
         for old, new in zip(
             dense(posterior, state, X, Y),
             dense(posterior, state, torch.cat([X, NEW[:, i : i + 1]], 1), torch.cat([Y, y[:, i : i + 1]], 1)),
@@ -100,7 +102,7 @@ def test_what_is_no_longer_seen_returns_to_the_prior():
 
 
 def test_the_features_of_a_trained_module_stay():
-    module = mlp(2, [5], OUTPUTS)
+    module: Any = mlp(2, [5], OUTPUTS)
     posterior, state = learnt([slice(0, N)], net=Net(module, trained=True))
     with torch.no_grad():
         hidden = module[:2](X.float())

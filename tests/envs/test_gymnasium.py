@@ -28,6 +28,12 @@ def episode(env, seed, steps=40):
     return np.stack(seen)
 
 
+def last_action(env, steps=8):
+    """What is seen if the last of some actions, or none of a force, is taken again and again."""
+    action = env.action_space.n - 1 if isinstance(env.action_space, gym.spaces.Discrete) else np.zeros(1)
+    return [(seen.tobytes(), reward) for seen, reward, *_ in (env.step(action) for _ in range(steps))]
+
+
 @every
 def test_checkers(name):
     env = gym.make(name)
@@ -48,9 +54,9 @@ def test_seeds_decide(name):
     np.testing.assert_array_equal(episode(one, 3, 8), episode(two, 3, 8))
     np.testing.assert_array_equal(episode(one, 3, 8), episode(two, 3, 8))  # nothing left of the last episode
     if one.get_wrapper_attr("simulation").draw(np.random.default_rng(0)).size:
-        for seeds, which in ((range(20), "seed"), ([None] * 20, "reset")):  # two may begin alike by chance
-            starts = {one.reset(seed=seed)[0].tobytes() for seed in seeds}
-            assert len(starts) > 1, f"{name} begins alike with every {which}, though `draw` gives it random numbers"
+        for seeds, which in ((range(20), "seed"), ([None] * 20, "reset")):  # two may be alike by chance
+            seen = {(one.reset(seed=seed)[0].tobytes(), *last_action(one)) for seed in seeds}
+            assert len(seen) > 1, f"{name} is alike with every {which}, though `draw` gives it random numbers"
 
 
 @every

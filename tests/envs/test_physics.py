@@ -6,7 +6,9 @@ import pytest
 from explore.core.errors import InputError
 from explore.envs.cart_pole import CartPoleSwingup
 from explore.envs.chain import Chain
+from explore.envs.deep_sea import DeepSea
 from explore.envs.double_pendulum import DoublePendulum
+from explore.envs.key_door import KeyDoor
 from explore.envs.mountain_car import TRACK, MountainCar
 from explore.envs.simulation import simulate
 
@@ -154,6 +156,42 @@ def test_the_best_return_of_the_chain(length):
     np.testing.assert_allclose(np.sum(rewards, axis=0), [Chain.best_return, 0.001 * (length + 9)])
 
 
+@pytest.mark.parametrize(("size", "stochastic"), [(2, False), (7, False), (7, True)])
+def test_the_best_path_of_the_deep_sea(size, stochastic):
+    simulation, rng = DeepSea(3, size, stochastic, mapping=4), np.random.default_rng(0)
+    simulation.start(np.arange(3), np.stack([simulation.draw(rng) for _ in range(3)]))
+    total, ended = np.zeros(3), np.zeros(3, bool)
+    for row in range(size):
+        np.testing.assert_array_equal(simulation.observe().argmax(1), row * size + simulation.column)
+        right = simulation.right[row, simulation.column]
+        reward, ended = simulation.step(np.where([True, False, row < 1], right, 1 - right))
+        total += reward
+    assert ended.all() and not simulation.observe().any()
+    if stochastic:  # noise in the corner at the left; the path at the right holds only if no step fails
+        assert total[1] == simulation.chances[1, -1] and total[0] != pytest.approx(0.99)
+    else:
+        np.testing.assert_allclose(total, [0.99, 0, -0.01 / size], atol=1e-12)
+
+
+def test_a_television_shows_noise_that_moves_nothing():
+    simulation, rng = Chain(2, 5, noise=3), np.random.default_rng(0)
+    draws = np.stack([simulation.draw(rng) for _ in range(2)])
+    simulation.start(np.arange(2), draws)
+    simulation.step(np.array([2, 1]))
+    np.testing.assert_allclose(simulation.observe()[:, 5:], [draws[0, :3], np.zeros(3)], rtol=1e-6)
+    assert simulation.state.tolist() == [1, 2]
+    simulation.step(np.array([1, 2]))
+    np.testing.assert_allclose(simulation.observe()[:, 5:], [np.zeros(3), draws[1, 3:6]], rtol=1e-6)
+
+
+def test_a_door_opens_with_the_key_only():
+    simulation = KeyDoor(2, 5)
+    for step, action in enumerate([(0, 1)] * 2 + [(1, 1)] * 4):
+        reward, ended = simulation.step(np.array(action))
+        assert reward.tolist() == ended.astype(float).tolist() == [step == 5, 0]
+    assert simulation.observe().tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 0]]
+
+
 def test_wrong_settings():
     name = "explore.envs.mountain_car:MountainCar"
     with pytest.raises(InputError, match="unknown setting 'goal'; allowed: physics, sparse, threshold"):
@@ -164,8 +202,9 @@ def test_wrong_settings():
         DoublePendulum(threshold=0)
     with pytest.raises(InputError, match="unknown physics"):
         CartPoleSwingup(physics="mujoco")
-    with pytest.raises(InputError, match="length"):
-        Chain(length=2)
+    for wrong in (lambda: Chain(length=2), lambda: KeyDoor(length=2), lambda: DeepSea(size=1), lambda: Chain(noise=-1)):
+        with pytest.raises(InputError, match="length|size|noise"):
+            wrong()
 
 
 def test_the_message_where_box2d_is_missing(monkeypatch):

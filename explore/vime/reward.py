@@ -34,7 +34,7 @@ from explore.vime.spaces import Array, Encoder, Vectors
 
 QUEUE = 10  # number of batches over which the divisor is averaged
 CHUNK = 1024  # transitions scored at once
-CHECKED = 512  # most transitions on which the quality of the model is measured
+CHECKED = 2**15  # about the most numbers on which the quality of the model is measured, in at least 64 transitions
 LARGEST = float(torch.finfo(torch.float32).max)  # placeholder for a bonus that overflows
 MOST = 1e12  # maximum bonus; squared returns stay finite in single precision
 FORMAT = 4  # of a saved state
@@ -310,7 +310,7 @@ class IntrinsicReward:
         self._trained = True
 
     def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
-        rng, step = self.rng.stream("test", self.batches), -(-len(inputs) // CHECKED)
+        rng, step = self.rng.stream("test", self.batches), -(-len(inputs) // max(CHECKED // following.shape[1], 64))
         inputs, following = inputs[::step], following[::step]
         quality = self.dynamics.quality(self.dynamics.batch(inputs, following), rng, self.settings.samples)
         return {f"vime/dyn_{name}_{when}": value for name, value in quality.items()}

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.rng import Rng
 
 JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is flagged as failed
 HELD, HELD_ON_DEVICE = 2**24, 2**28  # maximum numbers of an intermediate: 64 MiB and 1 GiB in single precision
@@ -36,7 +37,7 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
 
 
 def _raised_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    eye = identity(matrix.shape[-1], matrix)
     shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
     raised = (torch.add(matrix, shift, alpha=jitter) for jitter in JITTERS)
     roots, failed = torch.linalg.cholesky_ex(torch.stack([matrix, *raised]))
@@ -49,7 +50,7 @@ def _raised_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
 
 def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
     """Return L^-1 for lower triangular matrices L."""
-    eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device).expand_as(root)
+    eye = identity(root.shape[-1], root).expand_as(root)
     # Solve X L = 1: for L X = 1, LAPACK would first transpose both sides, which doubles the time.
     return torch.linalg.solve_triangular(root, eye, upper=False, left=False)
 
@@ -63,8 +64,7 @@ def eigh(
     `torch.linalg.eigh` would raise an error for the whole batch.
     """
     ok = matrix.isfinite().flatten(-2).all(-1)
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    clean = torch.where(ok[..., None, None], matrix, eye)
+    clean = torch.where(ok[..., None, None], matrix, identity(matrix.shape[-1], matrix))
     try:
         near = clean.cpu() if clean.is_cuda and clean.shape[-1] in HOSTED else clean
         values, vectors = (t.to(clean.device) for t in torch.linalg.eigh(near))
@@ -95,7 +95,7 @@ def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         except torch.linalg.LinAlgError:
             continue
         return values.to(matrix), vectors.to(matrix), torch.ones((), dtype=torch.bool, device=matrix.device)
-    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    eye = identity(len(matrix), matrix)
     return torch.ones_like(eye[0]), eye, torch.zeros((), dtype=torch.bool, device=matrix.device)
 
 
@@ -130,6 +130,11 @@ def averaged(
     if isinstance(keep, Tensor) or isinstance(weight, Tensor):
         return torch.baddbmm(over(keep, old) * old, over(weight, x) * x, y)
     return torch.baddbmm(old, x, y, beta=keep, alpha=weight)
+
+
+def identity(n: int, like: Tensor | Rng) -> Float[Tensor, "n n"]:
+    """Return the identity matrix, with the dtype and on the device of `like`."""
+    return torch.eye(n, dtype=like.dtype, device=like.device)
 
 
 def over(values: float | Tensor, like: Tensor) -> float | Tensor:

@@ -11,8 +11,6 @@ Each update runs `thinning` transitions of every chain; the last state is a draw
 sampler. The `epochs - warmup` later draws of each chain are kept. NumPyro uses double precision on the CPU.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -93,8 +91,7 @@ class HMC(SampledPosterior):
         log_joint = keep(state.log_joint, -potential)
         noise, scales = shared.noise, state.scales
         if scales is not None:
-            half = 0.5 * copies * self.likelihood.squares(out, y).sum(2)  # type: ignore[attr-defined]
-            scales = keep(scales, 1 / (self.likelihood.prior_rate + half))  # type: ignore[attr-defined]
+            scales = keep(scales, 1 / self.noise_rate(out, y, copies))
             noise = mixture_of_gammas(self.noise_shape(n_data), scales)
 
         shared = shared._replace(noise=noise, step=shared.step + 1, taken=shared.taken + 1)

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from explore.core.linalg import over
+from explore.core.linalg import identity, over
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps
 from explore.inference.structures import kronecker
@@ -61,11 +61,10 @@ class EachLayer:
 
     def nothing(self, replicas: int, rng: Rng) -> tuple[Diagonal, ...]:
         def eye(n: int) -> Tensor | None:
-            unit = torch.eye(n, dtype=rng.dtype, device=rng.device)
-            return unit.repeat(replicas, 1, 1) if self.rotated else None
+            return identity(n, rng).repeat(replicas, 1, 1) if self.rotated else None
 
-        zeros = (torch.zeros(replicas, i, o, dtype=rng.dtype, device=rng.device) for i, o in self.shapes)
-        return tuple(Diagonal(z, *map(eye, shape)) for z, shape in zip(zeros, self.shapes, strict=True))
+        zero = torch.zeros(replicas, 1, 1, dtype=rng.dtype, device=rng.device)
+        return tuple(Diagonal(zero.repeat(1, i, o), eye(i), eye(o)) for i, o in self.shapes)
 
     def measured(self, passes: Passes, rng: Rng) -> tuple[Diagonal, ...]:
         if not self.rotated:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.core.linalg import eigh, held, inverse_triangle
+from explore.core.linalg import eigh, held, identity, inverse_triangle
 from explore.core.shapes import Means, Taps, flatten
 from explore.inference.structures.base import dense_eigenvalues, dot, example_gradients
 
@@ -185,8 +185,7 @@ class LowRankFactor(NamedTuple):
     def _core(self) -> Float[Tensor, "R L L"]:
         """Return C^-1, lower triangular, in double precision, with C C^T = I + V^T V and V = d^-1/2 U."""
         gram = _gram(self._low()[0])
-        eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-        return inverse_triangle(torch.linalg.cholesky_ex(eye + gram)[0])
+        return inverse_triangle(torch.linalg.cholesky_ex(identity(gram.shape[1], gram) + gram)[0])
 
     def _half(self) -> _Half:
         low, scale = self._low()

@@ -153,7 +153,6 @@ class Mixture(Predictive):
         return Batch(*(t.repeat_interleave(self.members, 0) for t in batch))
 
     def _mean(self, values: Float[Tensor, "Rk ..."]) -> Float[Tensor, "R ..."]:
-        """Return the mean over the members."""
         return values.unflatten(0, (-1, self.members)).mean(1)
 
     def _grouped(self, state: State) -> State:

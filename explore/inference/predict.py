@@ -98,7 +98,6 @@ class Predictor:
 
     @property
     def samples(self) -> int:
-        """The number of weight samples, S."""
         return count_samples(self.layers)
 
     def outputs(

@@ -1,7 +1,5 @@
 """Recommended settings of posteriors and of the noise prior."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

@@ -15,8 +15,6 @@ layer then maximises the evidence (equation 5 of Daxberger et al.),
 Predictions are of the network linearised at M. With subset="last", all other layers are held at M.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ bias-corrected moving average of V. eta is the prior variance, lambda the weight
 For layers with several positions (tokens, pixels), see `explore.inference.structures.kronecker` for A and S.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

@@ -29,7 +29,6 @@ class Own:
         self.weights, self.samples = weights, weights.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         return torch.einsum("rsbti,rsbio->rsbto", a, self.weights)
 
 
@@ -82,7 +81,6 @@ class Masked:
         self.weights, self.mask, self.samples = weights, mask, mask.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         masked = a * self.mask.unsqueeze(3)
         return (masked.flatten(2, 3) @ self.weights).unflatten(2, masked.shape[2:4])
 

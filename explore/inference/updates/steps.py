@@ -15,6 +15,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, LayerTaps, Means, NormTaps, State, Taps, Weights
 from explore.execution import parallel
 from explore.inference.base import Common, Predictive, advance_norms
+from explore.inference.structures.base import dot
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, Pullback
 
 Fisher = Literal["true", "empirical", "exact"]
@@ -164,7 +165,7 @@ def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) ->
     """
     if limit is None:
         return direction
-    scale = (limit / (lr**2 * inner(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
+    scale = (limit / (lr**2 * dot(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
     return tuple(scale * d for d in direction)
 
 
@@ -193,11 +194,6 @@ def adapt(
     factor[overshoot > 1] = 20 / 19
     factor[~accepted] = 2.0
     return damping * factor, accepted
-
-
-def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
-    """Return the inner product of two vectors over all weights."""
-    return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
 
 
 def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[Tensor, " R"]) -> tuple[Means, Means]:

@@ -3,8 +3,6 @@
 Targets have a sample axis: targets from the data are [R, 1, B, O], targets sampled from the model [R, S, B, O].
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """Gaussian likelihood for several real targets, some of which may be missing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

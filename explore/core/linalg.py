@@ -1,6 +1,7 @@
 """Batched linear algebra that flags failed matrices instead of raising an error."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -17,6 +18,7 @@ WIDE, BLOCKS = 1024, 4  # triangular matrices with this many rows or more are mu
 # Sizes of symmetric matrices that a GPU decomposes more slowly than its host: too large for its batched solver, and
 # too small to keep it busy.
 HOSTED = range(33, 257)
+GRID = 21  # points of `least_on_grid`
 NARROW = 16  # columns; a batched product with fewer leaves most of the processor idle
 
 
@@ -142,6 +144,24 @@ def over(values: float | Tensor, like: Tensor) -> float | Tensor:
     if not isinstance(values, Tensor):
         return values
     return values.to(like) if values.dim() == like.dim() else values.to(like).view(-1, *[1] * (like.dim() - 1))
+
+
+def least_on_grid(
+    cost: Callable[[Float[Tensor, "*N"]], Tensor], like: Float[Tensor, "*N"], low: float, high: float, rounds: int
+) -> Float[Tensor, "*N"]:
+    """Return the values in [low, high] of least cost, by grids on a logarithmic scale that are refined in each round.
+
+    `cost` maps values to one cost for each, or to costs that broadcast with the values: all then share one position.
+    """
+    start, end = torch.full_like(like, math.log(low)), torch.full_like(like, math.log(high))
+    shares = torch.linspace(0, 1, GRID, dtype=like.dtype, device=like.device).view(-1, *[1] * like.dim())
+    for _ in range(rounds):
+        grid = torch.lerp(start, end, shares)
+        costs = torch.stack([cost(values) for values in grid.exp()])
+        best = grid.gather(0, costs.argmin(0, keepdim=True).expand(-1, *like.shape)).squeeze(0)
+        step = (end - start) / (GRID - 1)
+        start, end = torch.maximum(start, best - step), torch.minimum(end, best + step)
+    return best.exp()
 
 
 def product(

@@ -289,8 +289,7 @@ class Variational(Predictive):
     def _log_likelihood(self, state: State, batch: Batch, rng: Rng, samples: int) -> Float[Tensor, " R"]:
         """Estimate E[log p(y | x, W)] in nats, averaged over the examples of a batch."""
         net, layers, noise = self.functions(state, samples, rng)
-        log_prob = self.likelihood.log_prob(noise, net.output(layers, batch.x), batch.y.unsqueeze(1))
-        return log_prob.mean((1, 2))
+        return self.likelihood.log_prob(noise, net.output(layers, batch.x), batch.y.unsqueeze(1)).mean((1, 2))
 
 
 def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:

@@ -206,8 +206,7 @@ def _shares(g: Tensor, fixed: Tensor, level: Tensor, rate: float) -> tuple[Tenso
 
 def _solved(prior: Tensor, root: Float[Tensor, "*N n 1"], targets: Tensor) -> tuple[Tensor, Tensor]:
     """Multiply targets by (C + root^-2)^-1; also return half the log determinant of I + root C root."""
-    inner = root * prior * root.mT + identity(prior.shape[-1], prior)
-    factor = torch.linalg.cholesky_ex(inner).L
+    factor = torch.linalg.cholesky_ex(root * prior * root.mT + identity(prior.shape[-1], prior)).L
     half = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return root * torch.cholesky_solve(root * targets, factor), half
 

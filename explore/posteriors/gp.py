@@ -107,9 +107,8 @@ class GP(Predictive):
         count, inputs = int(n_data), self.net.shapes[0][0] - self.net.biases[0]
         targets = self.net.outputs // self.likelihood.outputs_per_target
         if count > MOST:
-            raise InputError(
-                f"gp supports at most {MOST} examples; got {count}. Use another posterior, such as noisy-kfac"
-            )
+            many = f"gp supports at most {MOST} examples; got {count}"
+            raise InputError(f"{many}. Use another posterior, such as noisy-kfac")
         centre = prior(inputs, rng.normal(0))[0]
         starts = torch.stack([centre, centre - (torch.arange(len(centre)) < inputs).to(centre)])
         best, zero = starts.repeat(replicas, targets, 1, 1), starts.new_zeros(replicas, targets, len(starts))
@@ -247,8 +246,7 @@ class GP(Predictive):
         chosen = chosen.gather(1, rng.uniform(*chosen.shape).argsort(1))  # in an order independent of that of h
         drawn = (t.take_along_dim(chosen.unsqueeze(2), 1) for t in (candidates.flatten(0, 1), mode.pull, mode.weight))
         mean = (mode.evidence.softmax(1).unsqueeze(1) @ mode.mode).squeeze(1)
-        new = [t.view(*shape[:2], *t.shape[1:]).to(state.best) for t in (mean, *drawn)]
-        return NoiseDraws(*new)
+        return NoiseDraws(*(t.unflatten(0, shape[:2]).to(state.best) for t in (mean, *drawn)))
 
     def _solved(self, h: Tensor, state: GPState, targets: Tensor) -> Tensor:
         """Multiply targets [R, M, K, n, T] by K^-1."""

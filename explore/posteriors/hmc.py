@@ -235,8 +235,7 @@ class _Sampler:
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return the new chains, and (draws z [R, C, W], potentials [R, C], acceptance rates [R], divergences [R])."""
-        lead = chains[0].shape[:2]
-        keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
+        keys = (rng.uniform(*chains[0].shape[:2], 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():
             state = self._jax.tree.unflatten(self._jax.tree.structure(self._fresh), map(_numpy, chains))
             keys = self._jax.random.wrap_key_data(keys)

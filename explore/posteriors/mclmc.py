@@ -230,8 +230,7 @@ class MCLMC(SampledPosterior):
         weights = unflatten(flat, self.net.shapes)
         if self.prior_scales == "fixed":
             return weights
-        factors = of_layers.exp().unbind(2)
-        weights = tuple(w * f[..., None, None] for w, f in zip(weights, factors, strict=True))
+        weights = tuple(w * f[..., None, None] for w, f in zip(weights, of_layers.exp().unbind(2), strict=True))
         if self.prior_scales == "layers":
             return weights
         return (weights[0] * of_inputs.exp().unsqueeze(3), *weights[1:])

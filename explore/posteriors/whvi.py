@@ -129,8 +129,7 @@ class WalshForm(Form):
         if self.settings.flows:
             start = parts["g"].flatten(-2)
             end, log_det = flow(start, *points[-3:])
-            grown = end.square().sum(-1) - start.square().sum(-1)
-            excess = grown / (2 * self.settings.eta) - log_det
+            excess = (end.square().sum(-1) - start.square().sum(-1)) / (2 * self.settings.eta) - log_det
             parts["g"] = end.view_as(parts["g"])
         if self.reshaped:
             return self._vector(parts), excess

@@ -90,10 +90,7 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
 
 
 def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """Yield `example_gradients` in chunks that fit the CPU cache or, on a GPU, the limit `held`.
-
-    On a GPU, chunks are so small that `beside` vectors per example also fit this limit.
-    """
+    """Yield `example_gradients` in chunks that fit the CPU cache or, on a GPU, `held`, also with `beside` vectors."""
     g = taps[0].grads
     return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
 

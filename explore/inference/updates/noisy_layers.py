@@ -68,8 +68,7 @@ class Local:
     def _flips(self, examples: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw sigma o E [R, S, parts, I, O], and random signs [R, S, B, _] for inputs (or channels) and outputs."""
         r, i, o = self.std.shape
-        noise = self.rng.normal(r, self.samples, parallel.world().held, i, o)
-        weights = self.std[:, None, None] * noise
+        weights = self.std[:, None, None] * self.rng.normal(r, self.samples, parallel.world().held, i, o)
         lead = (r, self.samples, examples)
         return weights, signs(self.rng, *lead, inputs), signs(self.rng, *lead, o)
 

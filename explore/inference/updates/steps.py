@@ -26,9 +26,6 @@ Fisher = Literal["true", "empirical", "exact"]
 Schedule = Literal["step", "linear"]
 
 
-# Training pass ---------------------------------------------------------------------------------------------
-
-
 class Pass(NamedTuple):
     """The results of the forward and backward pass in training mode at the start of an update."""
 
@@ -153,9 +150,6 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
     return Taps(inputs, grads, second_moment=same.second_moment, mean_inputs=same.mean_inputs)
 
 
-# Step limits -----------------------------------------------------------------------------------------------
-
-
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
     """Scale a direction d such that lr^2 d^T F d <= limit (None: no limit); `image` is F d.
 
@@ -213,9 +207,6 @@ def decay(progress: float, at: float, factor: Number, schedule: Schedule = "step
 def power_decay(step: int, power: float) -> float:
     """Return the factor 1 / (1 + t^p) on a rate at step t, counted from 1, with p = `power`; constant 1 if p is 0."""
     return 1 / (1 + step**power) if power else 1.0
-
-
-# Final state -----------------------------------------------------------------------------------------------
 
 
 def end_update(

@@ -39,6 +39,7 @@ class Gaussian:
 
     discrete: ClassVar[bool] = False
     scaling: ClassVar[str] = "affine"
+    outputs_per_target: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.noise_std is not None:
@@ -46,8 +47,6 @@ class Gaussian:
         check_range("likelihood.prior_shape", self.prior_shape, "[1, inf)")
         check_range("likelihood.prior_rate", self.prior_rate, "(0, inf)")
         check_range("likelihood.rate", self.rate, "(0, 1]")
-
-    outputs_per_target: ClassVar[int] = 1
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
         return out

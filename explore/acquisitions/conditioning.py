@@ -105,26 +105,22 @@ class LabelSets(NamedTuple):
 
     def condition(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
         """Return the label sets extended by n points with class probabilities p; draw `most` sets if there are more."""
-        sets = self
-        for point in p.unbind(2):
-            sets = sets._with(point, most, rng)
-        return sets
-
-    def _with(self, p: Float[Tensor, "R S C"], most: int, rng: Rng) -> LabelSets:
-        mass = (self.mass.unsqueeze(2) * (self.weights @ p)).flatten(1)  # [R, M * C]
-        replicas, count = mass.shape
-        every = torch.arange(min(count, most), device=mass.device).expand(replicas, -1)
-        if count > most:
-            ends = mass.cumsum(1)
-            at = (rng.uniform(replicas, 1).to(mass) + every) / most * ends[:, -1:]
-            every = torch.searchsorted(ends, at, right=True).clamp_max(count - 1)
-            mass = torch.full_like(at, 1 / most)
-        before, label = every // p.shape[2], every % p.shape[2]
-        samples = p.shape[1]
-        weights = self.weights.gather(1, before.unsqueeze(2).expand(-1, -1, samples))
-        weights = weights * p.mT.gather(1, label.unsqueeze(2).expand(-1, -1, samples))
-        # The weights of a set with probability 0 stay 0, so it has no effect.
-        return LabelSets(mass, weights / weights.sum(2, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny))
+        (mass, weights), (samples, classes) = self, (p.shape[1], p.shape[3])
+        for point in p.unbind(2):  # [R, S, C]
+            mass = (mass.unsqueeze(2) * (weights @ point)).flatten(1)  # [R, M * C]
+            replicas, count = mass.shape
+            every = torch.arange(min(count, most), device=mass.device).expand(replicas, -1)
+            if count > most:
+                ends = mass.cumsum(1)
+                at = (rng.uniform(replicas, 1).to(mass) + every) / most * ends[:, -1:]
+                every = torch.searchsorted(ends, at, right=True).clamp_max(count - 1)
+                mass = torch.full_like(at, 1 / most)
+            before, label = every // classes, every % classes
+            weights = weights.gather(1, before.unsqueeze(2).expand(-1, -1, samples))
+            weights = weights * point.mT.gather(1, label.unsqueeze(2).expand(-1, -1, samples))
+            # The weights of a set with probability 0 stay 0, so it has no effect.
+            weights = weights / weights.sum(2, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny)
+        return LabelSets(mass, weights)
 
 
 def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None = None) -> Float[Tensor, "R b"]:

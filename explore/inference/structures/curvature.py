@@ -38,9 +38,13 @@ def shares(passes: Passes) -> Iterator[tuple[float, tuple[Taps, ...]]]:
         yield count / examples, taps
 
 
-def running(old: Means | None, new: Means, share: float) -> Means:
-    """Return a running mean after one more batch."""
-    return new if old is None else tuple(torch.lerp(a, b, share) for a, b in zip(old, new, strict=True))
+def mean_of(each: Callable[[tuple[Taps, ...]], Means], passes: Passes) -> Means:
+    """Return the mean over examples of what `each` returns for the taps of a batch, from one pass."""
+    mean: Means = ()
+    for share, taps in shares(passes):
+        new = each(taps)
+        mean = tuple(torch.lerp(a, b, share) for a, b in zip(mean, new, strict=True)) if mean else new
+    return mean
 
 
 def kronecker_moments(rule: KroneckerRule, passes: Passes, rng: Rng) -> tuple[KroneckerMoments, ...]:
@@ -68,17 +72,13 @@ class EachLayer:
 
     def measured(self, passes: Passes, rng: Rng) -> tuple[Diagonal, ...]:
         if not self.rotated:
-            diagonal: Means | None = None
-            for share, taps in shares(passes):
-                diagonal = running(diagonal, gradient_moments(taps)[1], share)
-            return tuple(map(Diagonal, diagonal or ()))
+            return tuple(map(Diagonal, mean_of(lambda taps: gradient_moments(taps)[1], passes)))
         bases = kronecker.eigenbases(kronecker_moments(self.rule, passes, rng))
-        values: Means | None = None
-        for share, taps in shares(passes) if self.corrected else ():
-            pairs = zip(taps, bases, strict=True)
-            squares = tuple(kronecker.rotated_squares(t, b.inputs, b.outputs) for t, b in pairs)
-            values = running(values, squares, share)
-        values = values or tuple(b.values for b in bases)
+
+        def squares(taps: tuple[Taps, ...]) -> Means:
+            return tuple(kronecker.rotated_squares(t, b.inputs, b.outputs) for t, b in zip(taps, bases, strict=True))
+
+        values = mean_of(squares, passes) if self.corrected else tuple(b.values for b in bases)
         return tuple(Diagonal(v, b.inputs, b.outputs) for v, b in zip(values, bases, strict=True))
 
     def factor(self, fisher: tuple[Diagonal, ...], damping: Dampings) -> Blocks:

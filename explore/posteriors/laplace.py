@@ -138,10 +138,7 @@ class Laplace(PointEstimate, GaussianPosterior):
         return (squares + scales).sum(1, keepdim=True) + factor.logdet().unsqueeze(1)
 
 
-PRESETS: dict[str, dict[str, object]] = {
-    "default": {"epochs": 200, "batch_size": 32, "lr": 0.003},
-    "small": {},
-}
+PRESETS: dict[str, dict[str, object]] = {"default": {"epochs": 200, "batch_size": 32, "lr": 0.003}, "small": {}}
 
 CONTRACT: dict[str, object] = {
     "lively": {"lr": 0.1, "evidence": False},

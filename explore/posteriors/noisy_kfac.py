@@ -49,8 +49,7 @@ class NoisyKFAC(DampedNaturalGradient):
         bases = BASES.of(tensors, int(state.common.step), lambda: kronecker.eigenbases(state.statistics))
         for moments, c, basis in zip(state.statistics, gamma, bases, strict=True):
             exact = basis.values + over(c, basis.values)
-            more = kronecker.split_damping(moments, c)
-            damped = basis.raised(*more).values if self.damping == "split" else exact
+            damped = basis.raised(*kronecker.split_damping(moments, c)).values if self.damping == "split" else exact
             yield Spectrum(basis.inputs, basis.outputs, exact, damped)
 
     @property

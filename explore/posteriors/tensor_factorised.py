@@ -94,6 +94,4 @@ PRESETS: dict[str, dict[str, object]] = {
     "vime": {},
 }
 
-CONTRACT: dict[str, object] = {
-    "linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})],
-}
+CONTRACT: dict[str, object] = {"linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})]}

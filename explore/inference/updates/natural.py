@@ -33,10 +33,7 @@ def mean_gradient(taps: tuple[Taps, ...]) -> Means:
 def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> Means:
     """Return V = E[g] - gamma W, the gradient of log-likelihood plus weighted log prior, averaged over samples W."""
     layers = zip(gradient, weights, each_layer(gamma, len(gradient)), strict=True)
-    return tuple(
-        torch.addcmul(g, c, w.mean(1), value=-1) if isinstance(c, Tensor) else torch.sub(g, w.mean(1), alpha=c)
-        for g, w, c in layers
-    )
+    return tuple(moved(g, w.mean(1), -c) for g, w, c in layers)
 
 
 @dataclass(frozen=True, kw_only=True)

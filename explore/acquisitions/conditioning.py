@@ -258,7 +258,7 @@ def _beyond_chance(
 
 @dataclass(frozen=True)
 class Classes:
-    """Mutual information for class labels, as in `Numbers`; knowledge of labels is a `LabelSets` (None: no labels)."""
+    """Mutual information for class labels, as in `Numbers`; knowledge from labels is a `LabelSets` (None: none)."""
 
     probabilities: Callable[[Tensor], Tensor]  # maps outputs to class probabilities
     adjusted: bool  # subtract the dependence expected for independent points

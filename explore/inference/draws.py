@@ -31,7 +31,7 @@ class SampledPosterior(Predictive):
     `state.scales` [R, S, M] has 1 / b(w) of each draw, 0 before any data; None without unknown noise.
     """
 
-    likelihood: Any
+    likelihood: Any  # see `check_supported`
     warmup: int = 100  # updates before the draws that are kept
     chains: int = 4  # C
 
@@ -86,8 +86,8 @@ class SampledPosterior(Predictive):
 
     def noise_rate(self, out: Tensor, y: Tensor, copies: float) -> Float[Tensor, "R S M"]:
         """Return b(w) from the outputs and targets of B examples, each of which counts as `copies` = N / B."""
-        half: Tensor = 0.5 * copies * self.likelihood.squares(out, y).sum(2)
-        return self.likelihood.prior_rate + half
+        rate: Tensor = self.likelihood.prior_rate + 0.5 * copies * self.likelihood.squares(out, y).sum(2)
+        return rate
 
     def unknown_scales(self, like: Float[Tensor, "R S"]) -> Float[Tensor, "R S M"] | None:
         """Return the scales of draws before any data; None without unknown noise."""

@@ -208,9 +208,8 @@ class GP(Predictive):
         """Do as `_evidences`, for h [*N, H], x [*N, n, D], y [*N, n] and log deviations s [*N, n]."""
 
         def of(h: Tensor, x: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-            value, gradient = processes.evidence(
-                self.kernel, h, x, y, self._noise(h)[:, None] * (2 * s).exp(), JITTER, slope
-            )
+            noise = self._noise(h)[:, None] * (2 * s).exp()
+            value, gradient = processes.evidence(self.kernel, h, x, y, noise, JITTER, slope)
             if self.likelihood.noise_std is not None:
                 gradient[:, -1] = 0
             if not self.hyperprior:

@@ -20,6 +20,7 @@ from torch import Tensor
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.conditioning import Numbers, greedy_given, root_of, signals
 from explore.core.errors import Checked
+from explore.core.linalg import identity
 from explore.execution import parallel
 
 
@@ -60,5 +61,4 @@ def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, 
         v, pool = torch.einsum("rzs,rsbk->rzbk", root, v), root @ pool @ root.mT
     gram = torch.einsum("rsbk,rsbl->rbkl", v, v)
     across = torch.einsum("rsbk,rsbl->rbkl", v, torch.einsum("rst,rtbl->rsbl", pool, v))
-    eye = torch.eye(v.shape[3], dtype=v.dtype, device=v.device)
-    return torch.linalg.solve(eye + gram, across).diagonal(dim1=2, dim2=3).sum(2)
+    return torch.linalg.solve(identity(v.shape[3], v) + gram, across).diagonal(dim1=2, dim2=3).sum(2)

@@ -52,7 +52,6 @@ class View:
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood of the targets."""
         return self.posterior.likelihood
 
     @property

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, View, greedy
-from explore.core.linalg import inverse_root
+from explore.core.linalg import identity, inverse_root
 from explore.core.rng import Rng
 from explore.inference import predict
 from explore.nets.protocols import Likelihood, Noise
@@ -83,8 +83,7 @@ def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor
     if root is not None:
         v = torch.einsum("rzs,rsbk->rzbk", root, v)
     covariance = torch.einsum("rsbk,rsbl->rbkl", v, v)
-    eye = torch.eye(covariance.shape[-1], dtype=v.dtype, device=v.device)
-    return 0.5 * torch.logdet(eye + covariance)
+    return 0.5 * torch.logdet(identity(v.shape[3], v) + covariance)
 
 
 def root_of(precision: Float[Tensor, "R S S"] | None) -> Float[Tensor, "R S S"] | None:
@@ -106,26 +105,22 @@ class LabelSets(NamedTuple):
 
     def condition(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
         """Return the label sets extended by n points with class probabilities p; draw `most` sets if there are more."""
-        sets = self
-        for point in p.unbind(2):
-            sets = sets._with(point, most, rng)
-        return sets
-
-    def _with(self, p: Float[Tensor, "R S C"], most: int, rng: Rng) -> LabelSets:
-        mass = (self.mass.unsqueeze(2) * (self.weights @ p)).flatten(1)  # [R, M * C]
-        replicas, count = mass.shape
-        every = torch.arange(min(count, most), device=mass.device).expand(replicas, -1)
-        if count > most:
-            ends = mass.cumsum(1)
-            at = (rng.uniform(replicas, 1).to(mass) + every) / most * ends[:, -1:]
-            every = torch.searchsorted(ends, at, right=True).clamp_max(count - 1)
-            mass = torch.full_like(at, 1 / most)
-        before, label = every // p.shape[2], every % p.shape[2]
-        samples = p.shape[1]
-        weights = self.weights.gather(1, before.unsqueeze(2).expand(-1, -1, samples))
-        weights = weights * p.mT.gather(1, label.unsqueeze(2).expand(-1, -1, samples))
-        # The weights of a set with probability 0 stay 0, so it has no effect.
-        return LabelSets(mass, weights / weights.sum(2, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny))
+        (mass, weights), (samples, classes) = self, (p.shape[1], p.shape[3])
+        for point in p.unbind(2):  # [R, S, C]
+            mass = (mass.unsqueeze(2) * (weights @ point)).flatten(1)  # [R, M * C]
+            replicas, count = mass.shape
+            every = torch.arange(min(count, most), device=mass.device).expand(replicas, -1)
+            if count > most:
+                ends = mass.cumsum(1)
+                at = (rng.uniform(replicas, 1).to(mass) + every) / most * ends[:, -1:]
+                every = torch.searchsorted(ends, at, right=True).clamp_max(count - 1)
+                mass = torch.full_like(at, 1 / most)
+            before, label = every // classes, every % classes
+            weights = weights.gather(1, before.unsqueeze(2).expand(-1, -1, samples))
+            weights = weights * point.mT.gather(1, label.unsqueeze(2).expand(-1, -1, samples))
+            # The weights of a set with probability 0 stay 0, so it has no effect.
+            weights = weights / weights.sum(2, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny)
+        return LabelSets(mass, weights)
 
 
 def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None = None) -> Float[Tensor, "R b"]:
@@ -169,7 +164,7 @@ class Numbers:
     def condition(self, precision: Tensor | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
         """Return the precision of z once points with the outputs `out` are labelled too."""
         v = self.signals(out).flatten(2)
-        return v @ v.mT + (torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if precision is None else precision)
+        return v @ v.mT + (identity(v.shape[1], v) if precision is None else precision)
 
     def gain(self, precision: Float[Tensor, "R S S"] | None) -> Information:
         """Return a function that maps outputs [R, S, b, O] to the mutual information of labels and weights."""
@@ -201,8 +196,7 @@ class Numbers:
         v = v.movedim(1, 3)
         if v.shape[2] == 1:
             return v * (v.square().sum(-1, keepdim=True) + 1).rsqrt()
-        eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device)
-        return inverse_root(v @ v.mT + eye)[0] @ v
+        return inverse_root(v @ v.mT + identity(v.shape[2], v))[0] @ v
 
 
 def _of_one_output(
@@ -242,8 +236,7 @@ def _of_outputs(
         spread = one.square().sum((2, 3)), other.square().sum((2, 3))
         adjusted_squares = _beyond_chance(squares.clone(), *spread, one.shape[3], m.shape[3])
         gram = gram * (adjusted_squares / squares.clamp_min(TINY)).clamp(max=1)[..., None, None]
-    eye = torch.eye(m.shape[3], dtype=m.dtype, device=m.device)
-    return inverse_root(eye - gram)[0].diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return inverse_root(identity(m.shape[3], m) - gram)[0].diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _beyond_chance(
@@ -265,7 +258,7 @@ def _beyond_chance(
 
 @dataclass(frozen=True)
 class Classes:
-    """Mutual information for class labels; knowledge from labels is a `LabelSets` (None: no labels)."""
+    """Mutual information for class labels, as in `Numbers`; knowledge from labels is a `LabelSets` (None: none)."""
 
     probabilities: Callable[[Tensor], Tensor]  # maps outputs to class probabilities
     adjusted: bool  # subtract the dependence expected for independent points
@@ -273,18 +266,15 @@ class Classes:
     rng: Rng  # for these draws
 
     def condition(self, sets: LabelSets | None, out: Float[Tensor, "R S p O"]) -> LabelSets:
-        """Return the label sets once points with the outputs `out` are labelled too."""
         p = self.probabilities(out)
         return (sets or LabelSets.none(p)).condition(p, self.label_sets, self.rng)
 
     def gain(self, sets: LabelSets | None) -> Information:
-        """Return a function that maps outputs [R, S, b, O] to the mutual information of labels and weights."""
         return lambda out: information_of_classes(self.probabilities(out), sets)
 
     def about(
         self, sets: LabelSets | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
     ) -> Information:
-        """Return a function that maps outputs [R, S, b, O] to the mutual information with the targets' labels."""
         p, share = self.probabilities(targets).movedim(3, 2), share.unsqueeze(2)  # [R, S, C, T]
         sets = sets or LabelSets.none(p)
         at_targets = [Weighted.of(p, weights) for weights in sets.weights.unbind(1)]

@@ -8,8 +8,6 @@ over draws for later points. Points are chosen greedily, since such maxima are s
 2018, Section 4).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

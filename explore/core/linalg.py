@@ -1,6 +1,7 @@
 """Batched linear algebra that flags failed matrices instead of raising an error."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from explore.core import tree
 from explore.core.context import Number
+from explore.core.rng import Rng
 
 JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is flagged as failed
 HELD, HELD_ON_DEVICE = 2**24, 2**28  # maximum numbers of an intermediate: 64 MiB and 1 GiB in single precision
@@ -17,6 +19,7 @@ WIDE, BLOCKS = 1024, 4  # triangular matrices with this many rows or more are mu
 # Sizes of symmetric matrices that a GPU decomposes more slowly than its host: too large for its batched solver, and
 # too small to keep it busy.
 HOSTED = range(33, 257)
+GRID = 21  # points of `least_on_grid`
 NARROW = 16  # columns; a batched product with fewer leaves most of the processor idle
 
 
@@ -37,7 +40,7 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
 
 
 def _raised_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    eye = identity(matrix.shape[-1], matrix)
     shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
     raised = (torch.add(matrix, shift, alpha=jitter) for jitter in JITTERS)
     roots, failed = torch.linalg.cholesky_ex(torch.stack([matrix, *raised]))
@@ -50,7 +53,7 @@ def _raised_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
 
 def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
     """Return L^-1 for lower triangular matrices L."""
-    eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device).expand_as(root)
+    eye = identity(root.shape[-1], root).expand_as(root)
     # Solve X L = 1: for L X = 1, LAPACK would first transpose both sides, which doubles the time.
     return torch.linalg.solve_triangular(root, eye, upper=False, left=False)
 
@@ -62,8 +65,7 @@ def eigh(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n"], Float[
     `torch.linalg.eigh` would raise an error for the whole batch.
     """
     ok = matrix.isfinite().flatten(-2).all(-1)
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    clean = torch.where(ok[..., None, None], matrix, eye)
+    clean = torch.where(ok[..., None, None], matrix, identity(matrix.shape[-1], matrix))
     try:
         near = clean.cpu() if clean.is_cuda and clean.shape[-1] in HOSTED else clean
         values, vectors = (t.to(clean.device) for t in torch.linalg.eigh(near))
@@ -94,7 +96,7 @@ def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         except torch.linalg.LinAlgError:
             continue
         return values.to(matrix), vectors.to(matrix), torch.ones((), dtype=torch.bool, device=matrix.device)
-    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    eye = identity(len(matrix), matrix)
     return torch.ones_like(eye[0]), eye, torch.zeros((), dtype=torch.bool, device=matrix.device)
 
 
@@ -127,11 +129,34 @@ def averaged(
     return torch.baddbmm(old, x, y, beta=keep, alpha=weight)
 
 
+def identity(n: int, like: Tensor | Rng) -> Float[Tensor, "n n"]:
+    """Return the identity matrix, with the dtype and on the device of `like`."""
+    return torch.eye(n, dtype=like.dtype, device=like.device)
+
+
 def over(values: Number, like: Tensor) -> Number:
     """Reshape values [R] to broadcast with `like` [R, ...] in the dtype of `like`; return a plain number unchanged."""
     if not isinstance(values, Tensor):
         return values
     return values.to(like) if values.dim() == like.dim() else values.to(like).view(-1, *[1] * (like.dim() - 1))
+
+
+def least_on_grid(
+    cost: Callable[[Float[Tensor, "*N"]], Tensor], like: Float[Tensor, "*N"], low: float, high: float, rounds: int
+) -> Float[Tensor, "*N"]:
+    """Return the values in [low, high] of least cost, by grids on a logarithmic scale that are refined in each round.
+
+    `cost` maps values to one cost for each, or to costs that broadcast with the values: all then share one position.
+    """
+    start, end = torch.full_like(like, math.log(low)), torch.full_like(like, math.log(high))
+    shares = torch.linspace(0, 1, GRID, dtype=like.dtype, device=like.device).view(-1, *[1] * like.dim())
+    for _ in range(rounds):
+        grid = torch.lerp(start, end, shares)
+        costs = torch.stack([cost(values) for values in grid.exp()])
+        best = grid.gather(0, costs.argmin(0, keepdim=True).expand(-1, *like.shape)).squeeze(0)
+        step = (end - start) / (GRID - 1)
+        start, end = torch.maximum(start, best - step), torch.minimum(end, best + step)
+    return best.exp()
 
 
 def product(

@@ -84,6 +84,7 @@ class Predictive(Checked, ABC):
     partial: ClassVar[bool] = True  # whether targets may be partly NaN (missing), see `PartialGaussian`
     classifies: ClassVar[bool] = True  # whether targets may be classes
     of_weights: ClassVar[bool] = True  # whether `sample` returns weights of `net`; if not, only `functions` predicts
+    weighs_gradients: ClassVar[bool] = True  # whether training uses the `training_weights` of a likelihood
     ignores: ClassVar[frozenset[str]] = frozenset()  # settings of the likelihood that have no effect
     recursive: ClassVar[bool] = False  # whether updates with each example once, in any batches, are all that it needs
     double: ClassVar[frozenset[str]] = frozenset()  # parts of the state that are always in double precision
@@ -95,11 +96,6 @@ class Predictive(Checked, ABC):
     def certain(self) -> bool:
         """Whether this is a point estimate: a single network without weight uncertainty."""
         return False
-
-    @property
-    def weighs_gradients(self) -> bool:
-        """Whether training multiplies gradients by the likelihood's `training_weights`, if it has any."""
-        return True
 
     def __post_init__(self) -> None:
         if not isinstance(self.net, Network):
@@ -169,7 +165,9 @@ class Predictive(Checked, ABC):
 
     def layers(self, state: State, weights: Sequence[L], samples: int | None = None) -> tuple[L | Tensor, ...]:
         """Return `weights`, then the state's batch-norm values for the S samples of `weights` (default: `samples`)."""
-        return (*weights, *expand_norms(state.common.norms, count_samples(weights, samples)))
+        count = count_samples(weights, samples)
+        # From the first S members, or shared by all samples.
+        return (*weights, *(v[:, :count].expand(-1, count, -1, -1) for v in state.common.norms.values))
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
         """Return n weight samples, with one noise draw each. A point estimate with n = 1 uses the expected noise."""
@@ -187,7 +185,6 @@ class Predictive(Checked, ABC):
         return self.likelihood.expected(state.common.noise)
 
     def with_settings(self, **settings: Any) -> Predictive:
-        """Return a copy with changed settings."""
         return replace(self, **settings)
 
 
@@ -215,7 +212,13 @@ class Variational(Predictive):
 
     def start_prior(self, replicas: int, rng: Rng) -> Prior | None:
         biases = self.own_bias_variance if self.prior_variance == "learned" else None
-        return None if biases is None else start_prior(self.eta, self.coordinates, biases, replicas, rng)
+        if biases is None:
+            return None
+        variance = tuple(
+            torch.full((replicas, inputs if bias else 1, 1), self.eta, dtype=rng.dtype, device=rng.device)
+            for (inputs, _), bias in zip(self.coordinates, biases, strict=True)
+        )
+        return Prior(variance, variance)
 
     def learned(self, state: State) -> Info:
         """Return learned variances: `prior_variance_i` of tensor i, `prior_variance_i_bias` if its bias has another."""
@@ -288,32 +291,22 @@ class Variational(Predictive):
     def _log_likelihood(self, state: State, batch: Batch, rng: Rng, samples: int) -> Float[Tensor, " R"]:
         """Estimate E[log p(y | x, W)] in nats, averaged over the examples of a batch."""
         net, layers, noise = self.functions(state, samples, rng)
-        log_prob = self.likelihood.log_prob(noise, net.output(layers, batch.x), batch.y.unsqueeze(1))
-        return log_prob.mean((1, 2))
+        return self.likelihood.log_prob(noise, net.output(layers, batch.x), batch.y.unsqueeze(1)).mean((1, 2))
 
 
 def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:
     """Return the common part of an initial state, with separate batch-norm values for each of the `members`."""
+    norms = tuple(v.repeat(1, members, 1, 1) for v in posterior.net.initial_norms(replicas, rng))
+    trained = tuple(v[:, :, :2] for v in norms) if posterior.batch_norm == "adam" else ()
     return Common(
         noise=posterior.likelihood.init(posterior.net.outputs, replicas, rng),
         alive=torch.ones(replicas, dtype=torch.bool, device=rng.device),
         step=torch.tensor(0),
         taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),
         n_data=torch.tensor(float(posterior.stands_for(n_data)), dtype=torch.float64),
-        norms=start_norms(posterior.net, posterior.batch_norm, replicas, members, rng),
+        norms=NormState(norms, adam.start(trained)),
         prior=posterior.start_prior(replicas, rng),
     )
-
-
-def start_norms(net: Network, policy: NormPolicy, replicas: int, members: int, rng: Rng) -> NormState:
-    """Return the initial batch-norm state, before any data, with separate values for each of the `members`."""
-    values = tuple(v.repeat(1, members, 1, 1) for v in net.initial_norms(replicas, rng))
-    return NormState(values, adam.start(tuple(v[:, :, :2] for v in values) if policy == "adam" else ()))
-
-
-def expand_norms(norms: NormState, samples: int) -> tuple[Float[Tensor, "R S 4 _C"], ...]:
-    """Return batch-norm values for S samples, as `Net` expects: from the first S members, or shared by all samples."""
-    return tuple(v[:, :samples].expand(-1, samples, -1, -1) for v in norms.values)
 
 
 def advance_norms(
@@ -336,14 +329,3 @@ def advance_norms(
     points = tuple(v[:, :, :2] for v in values)
     points, moving = adam.descend(points, tuple(gradients), norms.moving, adam.rates(lr, step.double()))
     return NormState(tuple(torch.cat([p, v[:, :, 2:]], 2) for p, v in zip(points, values, strict=True)), moving)
-
-
-def start_prior(
-    eta: float, shapes: Sequence[tuple[int, int]], biases: Sequence[bool], replicas: int, rng: Rng
-) -> Prior:
-    """Return variances that all equal `eta`; `biases` marks tensors whose last row (bias) has a separate variance."""
-    variance = tuple(
-        torch.full((replicas, inputs if bias else 1, 1), eta, dtype=rng.dtype, device=rng.device)
-        for (inputs, _), bias in zip(shapes, biases, strict=True)
-    )
-    return Prior(variance, variance)

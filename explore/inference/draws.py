@@ -31,6 +31,7 @@ class SampledPosterior(Predictive):
     `state.scales` [R, S, M] has 1 / b(w) of each draw, 0 before any data; None without unknown noise.
     """
 
+    likelihood: Any  # see `check_supported`
     warmup: int = 100  # updates before the draws that are kept
     chains: int = 4  # C
 
@@ -75,14 +76,18 @@ class SampledPosterior(Predictive):
             layers = some(state.weights, n, rng)
             return layers, self.likelihood.sample_noise(state.common.noise, layers[0].shape[1], rng)
         *weights, scale = some((*state.weights, state.scales), n, rng)
-        prior: Any = self.likelihood
         informed = scale > 0
-        shape = torch.where(informed, self.noise_shape(float(state.common.n_data)), prior.prior_shape).to(scale)
-        return tuple(weights), rng.gamma(shape) * torch.where(informed, scale, 1 / prior.prior_rate)
+        shape = torch.where(informed, self.noise_shape(float(state.common.n_data)), self.likelihood.prior_shape)
+        return tuple(weights), rng.gamma(shape.to(scale)) * torch.where(informed, scale, 1 / self.likelihood.prior_rate)
 
     def noise_shape(self, n_data: float) -> float:
         """Return a = a0 + N / 2, the shape of the Gamma posterior over noise precisions, where N is `n_data`."""
-        return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
+        return float(self.likelihood.prior_shape + 0.5 * n_data)
+
+    def noise_rate(self, out: Tensor, y: Tensor, copies: float) -> Float[Tensor, "R S M"]:
+        """Return b(w) from the outputs and targets of B examples, each of which counts as `copies` = N / B."""
+        rate: Tensor = self.likelihood.prior_rate + 0.5 * copies * self.likelihood.squares(out, y).sum(2)
+        return rate
 
     def unknown_scales(self, like: Float[Tensor, "R S"]) -> Float[Tensor, "R S M"] | None:
         """Return the scales of draws before any data; None without unknown noise."""

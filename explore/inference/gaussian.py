@@ -107,7 +107,6 @@ class GaussianPosterior(Variational):
 
     @property
     def dimension(self) -> int:
-        """The number of coordinates."""
         return sum(i * o for i, o in self.coordinates)
 
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
@@ -187,7 +186,7 @@ class GaussianPosterior(Variational):
 
 
 def best_variance(second: Means, biases: Sequence[bool]) -> tuple[Float[Tensor, "R _I 1"], ...]:
-    """Return the prior variances that maximise the ELBO, given E_q[w^2] in `second`; see `start_prior` for `biases`."""
+    """Return the prior variances that maximise the ELBO, given E_q[w^2]; for `biases`, see `own_bias_variance`."""
     variances = []
     for squares, bias in zip(second, biases, strict=True):
         rows = squares.mean(2, keepdim=True)

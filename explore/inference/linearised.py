@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.linalg import added
+from explore.core.linalg import added, identity
 from explore.core.shapes import Means, Taps, Weights
 from explore.inference.structures.base import sample_gradients
 from explore.nets.protocols import Layers, Network
@@ -39,7 +39,6 @@ class Functions(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """The number of functions, S."""
         return self.changes[0].shape[1:3].numel() if self.chosen is None else self.chosen.shape[1]
 
 
@@ -104,8 +103,7 @@ def at_mean(
     If `last` is not 0, the Jacobian is with respect to so many last layers.
     """
     out, pullback = net.forward(means, x, last=last)
-    rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
-    return out.squeeze(1), [pullback(row.expand_as(out)) for row in rows]
+    return out.squeeze(1), [pullback(row.expand_as(out)) for row in identity(out.shape[-1], out)]
 
 
 def along(rows: Sequence[Taps], change: Float[Tensor, "R e I H"]) -> Float[Tensor, "R e B O"]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,8 @@ from explore.core.shapes import Batch, Info, State
 from explore.inference.base import NormPolicy, Predictive, Variational
 from explore.inference.linearised import Functions
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
+
+Drawn = TypeVar("Drawn")
 
 
 def mixture(posterior: Predictive, members: int) -> Predictive:
@@ -102,48 +104,45 @@ class Mixture(Predictive):
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
         """Return n joint samples: floor(n / k) from each member, and the remainder from randomly chosen members."""
         layers = self.posterior.sample(_replicas(state), -(-n // self.members), rng)
-        pooled: tuple[Layer, ...] = self._pooled(layers, count_samples(layers), n, rng)
-        return pooled
+        each = count_samples(layers)
+        return self._pooled(layers, each, self._chosen(state, each, n, rng))
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
         """Return n joint samples of weights and noise, split over members as in `sample`."""
         drawn = self.posterior.joint_sample(_replicas(state), -(-n // self.members), rng)
-        pooled: tuple[tuple[Layer, ...], Noise] = self._pooled(drawn, count_samples(drawn[0]), n, rng)
-        return pooled
+        each = count_samples(drawn[0])
+        return self._pooled(drawn, each, self._chosen(state, each, n, rng))
 
     def functions(self, state: State, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
         """Return a network and n joint samples of its layers and noise, split over members as in `sample`."""
         net, layers, noise = self.posterior.functions(_replicas(state), -(-n // self.members), rng)
         each = count_samples(layers)
+        chosen = self._chosen(state, each, n, rng)
         if not isinstance(layers[0], Functions):
-            return net, *self._pooled((layers, noise), each, n, rng)
+            return net, *self._pooled((layers, noise), each, chosen)
         each_member = tree.map_tensors(lambda t: t.unflatten(0, (-1, self.members)).flatten(1, 2), layers[0])
-        chosen = self._chosen(len(state.common.alive), each, n, rng)
-        return net, (each_member._replace(chosen=chosen),), self._pool(noise, each, chosen)
+        return net, (each_member._replace(chosen=chosen),), self._pooled(noise, each, chosen)
 
     def expected_noise(self, state: State) -> Noise:
         return tree.map_tensors(self._mean, self.posterior.expected_noise(_replicas(state)))
 
-    def _pooled(self, drawn: Any, each: int, n: int, rng: Rng) -> Any:
-        """Pool samples of all members, [R k, each or 1, ...] -> [R, n, ...]; return all if there are fewer than n."""
-        replicas = len(next(tree.leaves(drawn))[1]) // self.members
-        return self._pool(drawn, each, self._chosen(replicas, each, n, rng))
-
-    def _pool(self, drawn: Any, each: int, chosen: Int[Tensor, "R n"] | None) -> Any:
-        """Pool samples as `_pooled` does, given those to choose; None: all."""
+    def _pooled(self, drawn: Drawn, each: int, chosen: Int[Tensor, "R n"] | None) -> Drawn:
+        """Pool the `chosen` samples of all members, [R k, each or 1, ...] -> [R, n, ...]; None: all samples."""
 
         def pool(t: Tensor) -> Tensor:
             every = t.expand(-1, each, *t.shape[2:]).unflatten(0, (-1, self.members)).flatten(1, 2)
             return every if chosen is None else every[torch.arange(len(every), device=t.device).unsqueeze(1), chosen]
 
-        return tree.map_tensors(pool, drawn)
+        pooled: Drawn = tree.map_tensors(pool, drawn)
+        return pooled
 
-    def _chosen(self, replicas: int, each: int, n: int, rng: Rng) -> Int[Tensor, "R n"] | None:
+    def _chosen(self, state: State, each: int, n: int, rng: Rng) -> Int[Tensor, "R n"] | None:
         """Return which n of the samples of all members are used; None: all."""
         if n >= self.members * each:
             return None
         last = each * torch.arange(1, self.members + 1, device=rng.device) - 1  # of each member; not all are used
         every = torch.arange(self.members * each, device=rng.device)
+        replicas = len(state.common.alive)
         first = every[~torch.isin(every, last)].expand(replicas, -1)
         more = last[rng.permutation(replicas, self.members)[:, : n - first.shape[1]]]
         return torch.cat([first, more], 1)
@@ -153,7 +152,6 @@ class Mixture(Predictive):
         return Batch(*(t.repeat_interleave(self.members, 0) for t in batch))
 
     def _mean(self, values: Float[Tensor, "Rk ..."]) -> Float[Tensor, "R ..."]:
-        """Return the mean over the members."""
         return values.unflatten(0, (-1, self.members)).mean(1)
 
     def _grouped(self, state: State) -> State:

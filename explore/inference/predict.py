@@ -98,7 +98,6 @@ class Predictor:
 
     @property
     def samples(self) -> int:
-        """The number of weight samples, S."""
         return count_samples(self.layers)
 
     def outputs(
@@ -224,7 +223,7 @@ class Predictor:
 
 
 def crps(
-    mean: Float[Tensor, "R S b M"], deviation: Float[Tensor, "R S b M"], y: Float[Tensor, "R b M"]
+    mean: Float[Tensor, "R S b M"], deviation: Float[Tensor, "R S _b M"], y: Float[Tensor, "R b M"]
 ) -> Float[Tensor, "R b M"]:
     """Return the continuous ranked probability score, E|Y - y| - E|Y - Y'| / 2, of a mixture of S Gaussians.
 

@@ -1,7 +1,5 @@
 """Recommended settings of posteriors and of the noise prior."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping
@@ -71,9 +69,9 @@ def recommended_settings(
 
     Images and VIME use the preset in `PREFERRED`. If the posterior's module has `BY_ROWS`, regression on tables
     interpolates `BY_ROWS` by rows and units, and the noise prior by rows. With input-dependent noise, `INPUT_NOISE`
-    replaces some of these settings. Other tables use `small` below `FEW_ROWS`
-    rows. With more rows, classification uses `classes`, and regression uses `hundreds` below 250 rows. If this preset
-    is missing, tables use the first of `default`, `uci` and `paper` that exists. The last resort is the first preset.
+    replaces some of these settings. Other tables use `small` below `FEW_ROWS` rows. With more rows, classification uses
+    `classes`, and regression uses `hundreds` below 250 rows. If this preset is missing, tables use the first of
+    `default`, `uci` and `paper` that exists. The last resort is the first preset.
     """
     presets, classes = registry.presets(posterior), task == "classification"
     anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)

@@ -12,8 +12,6 @@ Recht: Random Features for Large-Scale Kernel Machines, 2007), w ~ N(0, I) and a
 in pairs with both signs, so that their mean is exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -22,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.core.linalg import identity
 from explore.core.rng import Rng
 
 Kernel = Literal["matern", "rbf"]
@@ -42,7 +41,6 @@ class Paths(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """The number of functions, S."""
         return 2 * self.change.shape[2] * self.change.shape[4]
 
     @property
@@ -68,7 +66,6 @@ class PathsNet(NamedTuple):
     width: int
 
     def output(self, layers: Sequence[Any], x: Tensor) -> Float[Tensor, "R S B O"]:
-        """Return the values of the functions at x [R, B, D]."""
         return torch.cat([paths.at(self.kernel, x) for paths in layers], 3)
 
 
@@ -209,8 +206,7 @@ def _shares(g: Tensor, fixed: Tensor, level: Tensor, rate: float) -> tuple[Tenso
 
 def _solved(prior: Tensor, root: Float[Tensor, "*N n 1"], targets: Tensor) -> tuple[Tensor, Tensor]:
     """Multiply targets by (C + root^-2)^-1; also return half the log determinant of I + root C root."""
-    inner = root * prior * root.mT + torch.eye(prior.shape[-1], dtype=prior.dtype, device=prior.device)
-    factor = torch.linalg.cholesky_ex(inner).L
+    factor = torch.linalg.cholesky_ex(root * prior * root.mT + identity(prior.shape[-1], prior)).L
     half = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return root * torch.cholesky_solve(root * targets, factor), half
 
@@ -241,13 +237,17 @@ def climbed(
     bend = slope - new_slope
     along = (move * bend).sum(-1)[..., None, None]
     rate = torch.where(climbs[..., None, None] & (along > 1e-10), 1 / along, 0.0)
-    turn = torch.eye(best.shape[-1]).to(best) - rate * move.unsqueeze(-1) * bend.unsqueeze(-2)
+    turn = identity(best.shape[-1], best) - rate * move.unsqueeze(-1) * bend.unsqueeze(-2)
     inverse = turn @ inverse @ turn.mT + rate * move.unsqueeze(-1) * move.unsqueeze(-2)
     best, slope = (torch.where(climbs.unsqueeze(-1), b, a) for a, b in ((best, best + move), (slope, new_slope)))
     return best, torch.where(climbs, new_value, value), slope, inverse, torch.where(climbs, 1.0, 0.4 * step)
 
 
-def in_parts(of: Callable[..., tuple[Tensor, ...]], examples: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Apply a function to parts of the first axis, since covariances of all would take gigabytes."""
-    parts = zip(*(t.split(max(1, HELD // examples**2)) for t in tensors), strict=True)
-    return tuple(torch.cat(values) for values in zip(*(of(*part) for part in parts), strict=True))
+def in_parts(
+    of: Callable[..., tuple[Tensor, ...]], lead: Sequence[int], examples: int, *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    """Apply a function to tensors with the first axes `lead` flattened, in parts: all covariances take gigabytes."""
+    flat = (t.double().expand(*lead, *t.shape[len(lead) :]).flatten(0, len(lead) - 1) for t in tensors)
+    parts = zip(*(t.split(max(1, HELD // examples**2)) for t in flat), strict=True)
+    whole = (torch.cat(values) for values in zip(*(of(*part) for part in parts), strict=True))
+    return tuple(t.unflatten(0, lead) for t in whole)

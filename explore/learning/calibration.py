@@ -4,7 +4,6 @@ A factor c stretches the predictive distribution of each point about its mean m 
 p(m + (y - m) / sqrt(c)) / sqrt(c). The fitted c maximises the likelihood of the held-out examples.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from explore.core import tree
 from explore.core.errors import InputError, check_range
+from explore.core.linalg import least_on_grid
 from explore.core.rng import Rng
 from explore.inference import candidates
 from explore.inference.base import Predictive
@@ -21,7 +21,7 @@ from explore.learning.fit import last_epoch
 from explore.nets import protocols
 
 LEAST, MOST = 1e-2, 1e2  # limits of a factor
-GRID, ROUNDS = 21, 4  # grid points and refinements of the search, for a relative error of the factor below 0.001
+ROUNDS = 4  # of the search, for a relative error of the factor below 0.001
 
 
 def held_out_factors(
@@ -60,13 +60,8 @@ def variance_factor(
     predictor: Predictor, x: Float[Tensor, "R P ..."], y: Float[Tensor, "R P O"]
 ) -> Float[Tensor, " R"]:
     """Return the variance factor in [0.01, 100] that maximises the likelihood of targets y, by grid refinement."""
-    low = torch.full((len(y),), math.log(LEAST), dtype=y.dtype, device=y.device)
-    high = torch.full_like(low, math.log(MOST))
-    steps = torch.linspace(0, 1, GRID, dtype=y.dtype, device=y.device).unsqueeze(1)
-    for _ in range(ROUNDS):
-        grid = torch.lerp(low, high, steps)  # [grid, R]
-        likelihoods = torch.stack([predictor.stretched(c).log_prob(x, y).logsumexp(1).sum(1) for c in grid.exp()])
-        best = grid.gather(0, likelihoods.argmax(0, keepdim=True)).squeeze(0)
-        step = (high - low) / (GRID - 1)
-        low, high = torch.maximum(low, best - step), torch.minimum(high, best + step)
-    return best.exp()
+
+    def cost(factor: Float[Tensor, " R"]) -> Float[Tensor, " R"]:
+        return -predictor.stretched(factor).log_prob(x, y).logsumexp(1).sum(1)
+
+    return least_on_grid(cost, y[:, 0, 0], LEAST, MOST, ROUNDS)

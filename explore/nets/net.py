@@ -294,8 +294,6 @@ def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:
 
 
 class _Pass(NamedTuple):
-    """The result of a forward pass."""
-
     out: Float[Tensor, "R S B O"]
     calls: list[tuple[Tensor, Tensor]]  # the input and the tap of each layer
     leads: list[Lead]  # R, S or 1, and B of each layer's input

@@ -239,8 +239,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     if not torch.allclose(torch.cat(first), torch.cat(again), *CLOSE):
         advice = "draw random constants from a torch.Generator with a fixed seed"
         raise InputError(f"{name} is not deterministic: built twice, its outputs differ for equal weights; {advice}")
-    images = torch.randn(1, 2, *shape, generator=torch.Generator().manual_seed(0))
-    Net(networks[0]).check(images)
+    Net(networks[0]).check(torch.randn(1, 2, *shape, generator=torch.Generator().manual_seed(0)))
     return tuple(value for part in first for value in part.flatten()[:KEPT].tolist())
 
 

@@ -12,8 +12,6 @@ positions (tokens, pixels), all positions share one draw of the weights, by Flip
 `inference.updates.noisy_layers`. `reparameterisation="local"` draws per position, as is common for convolutions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

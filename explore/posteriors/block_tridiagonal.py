@@ -24,7 +24,7 @@ from torch import Tensor
 
 from explore.core.context import Number
 from explore.core.errors import InputError
-from explore.core.linalg import eigh, inverse_root, over
+from explore.core.linalg import eigh, identity, inverse_root, over
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
@@ -140,8 +140,7 @@ class BlockTridiagonalFactor(NamedTuple):
 
     def _eye(self) -> Float[Tensor, "R W W"]:
         like = self.conditionals[0].diagonal
-        eye = torch.eye(sum(i * o for i, o in self._shapes), dtype=like.dtype, device=like.device)
-        return eye.expand(len(like), -1, -1)
+        return identity(sum(i * o for i, o in self._shapes), like).expand(len(like), -1, -1)
 
     def _up(self, x: Weights) -> Weights:
         """Return Xi^T x, with Xi from the module docstring."""
@@ -175,14 +174,12 @@ class BlockTridiagonalKronecker:
             raise InputError(POSITIONS)
         within = tuple(self.kronecker.observe(m, t, schedule, step) for m, t in zip(q.within, taps, strict=True))
         rate = self.kronecker.beta * schedule
-        between = tuple(
-            KroneckerMoments(
-                torch.lerp(m.inputs, _cross(below.inputs, above.inputs), over(rate, m.inputs)),
-                torch.lerp(m.outputs, _cross(below.grads, above.grads), over(rate, m.outputs)),
-            )
-            for m, below, above in zip(q.between, taps[:-1], taps[1:], strict=True)
-        )
-        return Chain(within, parallel.mean(between))
+        between = []
+        for old, t, above in zip(q.between, taps[:-1], taps[1:], strict=True):
+            new = _cross(t.inputs, above.inputs), _cross(t.grads, above.grads)
+            moments = (torch.lerp(a, b, over(rate, a)) for a, b in zip(old, new, strict=True))
+            between.append(KroneckerMoments(*moments))
+        return Chain(within, parallel.mean(tuple(between)))
 
     def factor(self, q: Chain, damping: Dampings) -> tuple[BlockTridiagonalFactor, Bool[Tensor, " R"]]:
         diagonal = [damped(m, c) for m, c in zip(q.within, base.each_layer(damping, len(q.within)), strict=True)]

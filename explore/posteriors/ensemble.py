@@ -9,8 +9,6 @@ share the noise. For N examples and prior variance eta, each member minimises
 There is no density, hence no KL and no gain; as acquisition, use `information-gain` or `max-variance`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -13,8 +13,6 @@ examples. F starts as the identity, since estimates from few batches have very l
 the number of weights.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from explore.core.errors import InputError

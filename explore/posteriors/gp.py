@@ -17,8 +17,6 @@ of those of f. Its likelihood is that of the leave-one-out residuals of f (Rasmu
 5.12), in Laplace's approximation; the candidates in `NOISES` for its multiple and its deviation are averaged over.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,23 +27,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.errors import InputError
+from explore.core.linalg import identity
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info
+from explore.inference import processes
 from explore.inference.base import Common, Predictive, common
-from explore.inference.processes import (
-    Kernel,
-    NoiseMode,
-    PathsNet,
-    climbed,
-    covariance,
-    draw_paths,
-    evidence,
-    in_parts,
-    noise_mode,
-    noise_solved,
-    resampled,
-    student,
-)
+from explore.inference.processes import Kernel, NoiseMode, PathsNet, covariance, in_parts
 from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Noise
@@ -92,6 +79,7 @@ class GPState(NamedTuple):
 class GP(Predictive):
     """A Gaussian process for numbers, in double precision; of the network, only inputs and targets count."""
 
+    likelihood: Any  # with Gaussian noise
     epochs: int = 30  # steps towards the maxima
     batch_size: int = 2**31
     kernel: Kernel = "matern"
@@ -117,16 +105,15 @@ class GP(Predictive):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> GPState:
         count, inputs = int(n_data), self.net.shapes[0][0] - self.net.biases[0]
-        targets = self.net.outputs // self._gaussian.outputs_per_target
+        targets = self.net.outputs // self.likelihood.outputs_per_target
         if count > MOST:
-            raise InputError(
-                f"gp supports at most {MOST} examples; got {count}. Use another posterior, such as noisy-kfac"
-            )
+            many = f"gp supports at most {MOST} examples; got {count}"
+            raise InputError(f"{many}. Use another posterior, such as noisy-kfac")
         centre = prior(inputs, rng.normal(0))[0]
         starts = torch.stack([centre, centre - (torch.arange(len(centre)) < inputs).to(centre)])
         best, zero = starts.repeat(replicas, targets, 1, 1), starts.new_zeros(replicas, targets, len(starts))
         x, y = (best.new_zeros(replicas, count, size) for size in (inputs, targets))
-        inverse = (torch.eye(len(centre)).to(best) * 2 / max(count, 1)).repeat(replicas, targets, len(starts), 1, 1)
+        inverse = (identity(len(centre), best) * 2 / max(count, 1)).repeat(replicas, targets, len(starts), 1, 1)
         draws = best[:, :, :1].repeat(1, 1, self.draws, 1)
         shared, noise = common(self, n_data, replicas, rng), None
         if self._varies:
@@ -144,7 +131,7 @@ class GP(Predictive):
             again = state.evidence * 0 - LOWEST  # the density to climb is another one
             now = now._replace(noise=self._noise_draws(now, rng), evidence=again, step=state.step * 0)
         old = (now.best, now.evidence, now.slope, now.inverse, now.step)
-        best, evidence, slope, inverse, step = climbed(lambda h: self._evidences(h, now), *old)
+        best, evidence, slope, inverse, step = processes.climbed(lambda h: self._evidences(h, now), *old)
         top = best.take_along_dim(evidence.argmax(2)[..., None, None], 2)
         half = torch.full_like(top[:, :, 0, 0], 0.5 * batch.x.shape[1])
         noise = Gamma(half, half * self._noise(top[:, :, 0]))
@@ -162,18 +149,18 @@ class GP(Predictive):
         if self.draws == 1:
             return state
         best, size = state.best.double(), state.best.shape[3]
-        nudged = best.unsqueeze(3) + NUDGE * torch.eye(size).to(best)
+        nudged = best.unsqueeze(3) + NUDGE * identity(size, best)
         slopes = self._evidences(nudged.flatten(2, 3), state)[1].view_as(nudged)
         hessian = ((slopes - self._evidences(best, state)[1].unsqueeze(3)) / NUDGE).flatten(0, 1)
         curvature, axes = torch.linalg.eigh(-(hessian + hessian.mT) / 2)
         widest = float(prior(state.x.shape[2], best)[1].max())  # nothing is drawn more widely than from the prior
         best, scale = best.flatten(0, 1), curvature.clamp_min(widest**-2).rsqrt().unsqueeze(2)
-        z = student(rng, TAILS, *best.shape[:2], PROPOSED * self.draws // best.shape[1], size)
+        z = processes.student(rng, TAILS, *best.shape[:2], PROPOSED * self.draws // best.shape[1], size)
         proposed = (best.unsqueeze(2) + (z * scale) @ axes.mT).flatten(1, 2).clamp(-BOUND, BOUND)
         apart = ((proposed.unsqueeze(1) - best.unsqueeze(2)) @ axes / scale).square().sum(3)
         each = -0.5 * (TAILS + size) * (1 + apart / TAILS).log() - scale.log().sum((2, 3)).unsqueeze(2)
         density = self._evidences(proposed.view(*state.best.shape[:2], -1, size), state, False)[0]
-        chosen = resampled(density.flatten(0, 1) - each.logsumexp(1), self.draws, rng).unsqueeze(2)
+        chosen = processes.resampled(density.flatten(0, 1) - each.logsumexp(1), self.draws, rng).unsqueeze(2)
         draws = proposed.take_along_dim(chosen, 1).view_as(state.draws).to(state.draws)
         return settle(state._replace(draws=draws), state)
 
@@ -191,17 +178,20 @@ class GP(Predictive):
             targets = torch.cat([y.mT[:, :, None, :, None].expand(*h.shape[:3], -1, -1), noisy], 4)
             return self._solved(h, state, targets)
 
-        paths = draw_paths(self.kernel, h, x, pairs, self.frequencies, means, rng)
+        paths = processes.draw_paths(self.kernel, h, x, pairs, self.frequencies, means, rng)
         if state.noise is None:
             return (paths,)
         h_noise, pull, weight = (t[:, :, : h.shape[2]].double() for t in state.noise[1:])
 
+        def of(h: Tensor, x: Tensor, weight: Tensor, noisy: Tensor) -> tuple[Tensor]:
+            return (processes.noise_solved(covariance(self.kernel, h, x, x), weight, noisy),)
+
         def deviations(change: Tensor) -> Tensor:
             noisy = change + weight.rsqrt()[..., None] * rng.normal(*change.shape).double()
-            solved = self._noise_solved(h_noise, x, weight, noisy)
-            return torch.cat([pull[..., None], solved], 4)
+            solved = in_parts(of, h_noise.shape[:3], x.shape[1], h_noise, x[:, None, None], weight, noisy)
+            return torch.cat([pull[..., None], *solved], 4)
 
-        return paths, draw_paths(self.kernel, h_noise, x, pairs, self.frequencies, deviations, rng)
+        return paths, processes.draw_paths(self.kernel, h_noise, x, pairs, self.frequencies, deviations, rng)
 
     def functions(self, state: GPState, n: int, rng: Rng) -> tuple[Any, tuple[Any, ...], Noise]:
         every = self.sample(state, n, rng)
@@ -211,21 +201,16 @@ class GP(Predictive):
 
     def _evidences(self, h: Float[Tensor, "R M J H"], data: GPState, slope: bool = True) -> Sequence[Tensor]:
         """Return log p(y | h) + log p(h) and its gradient for many h, [R, M, J] and [R, M, J, H]."""
-        y, s = (t.unsqueeze(2).expand(*h.shape[:3], -1) for t in (data.y.mT, self._deviation(data)))
-        every = (h, data.x[:, None, None].expand(*h.shape[:3], -1, -1), y, s)
-        flat_h, x, y, s = (t.double().flatten(0, 2) for t in every)
-        value, gradient = self._evidence(flat_h, x, y, s, slope)
-        return value.view(h.shape[:3]).to(h), gradient.view(h.shape).to(h)
+        y, s = data.y.mT.unsqueeze(2), self._deviation(data).unsqueeze(2)
+        return [t.to(h) for t in self._evidence(h, data.x[:, None, None], y, s, slope)]
 
     def _evidence(self, h: Tensor, x: Tensor, y: Tensor, s: Tensor, slope: bool = True) -> Sequence[Tensor]:
-        """Return log p(y | h) + log p(h) and its gradient, [N] and [N, H].
-
-        For h [N, H], x [N, n, D], y [N, n] and log deviations s [N, n].
-        """
+        """Do as `_evidences`, for h [*N, H], x [*N, n, D], y [*N, n] and log deviations s [*N, n]."""
 
         def of(h: Tensor, x: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-            value, gradient = evidence(self.kernel, h, x, y, self._noise(h)[:, None] * (2 * s).exp(), JITTER, slope)
-            if self._gaussian.noise_std is not None:
+            noise = self._noise(h)[:, None] * (2 * s).exp()
+            value, gradient = processes.evidence(self.kernel, h, x, y, noise, JITTER, slope)
+            if self.likelihood.noise_std is not None:
                 gradient[:, -1] = 0
             if not self.hyperprior:
                 return value, gradient
@@ -233,7 +218,7 @@ class GP(Predictive):
             apart = (h - mean) / deviation
             return value - 0.5 * apart.square().sum(1), gradient - apart / deviation
 
-        return in_parts(of, x.shape[1], h, x, y, s)
+        return in_parts(of, h.shape[:-1], x.shape[-2], h, x, y, s)
 
     def _noise_draws(self, state: GPState, rng: Rng) -> NoiseDraws:
         """Estimate the process of log deviations, given the most probable h."""
@@ -242,7 +227,7 @@ class GP(Predictive):
         candidates = h.unsqueeze(2).repeat(1, 1, len(NOISES), 1)
         candidates[..., :-3] += stretch.log()[:, None]
         candidates[..., -3], candidates[..., -2] = NOT_LINEAR, 2 * deviation.log()
-        cells = h.new_tensor(self._gaussian.resolution or [0.0] * shape[1]).square() / 12  # see `Heteroscedastic`
+        cells = h.new_tensor(self.likelihood.resolution or [0.0] * shape[1]).square() / 12  # see `Heteroscedastic`
 
         def of(h: Tensor, candidates: Tensor, x: Tensor, y: Tensor, s: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
             level = self._noise(h)[:, None]
@@ -252,17 +237,15 @@ class GP(Predictive):
             fixed = (variance - level * (2 * s).exp()).clamp_min(0).masked_fill(s > UNSEEN / 2, math.exp(2 * UNSEEN))
             prior = covariance(self.kernel, candidates, x.unsqueeze(1), x.unsqueeze(1))
             squares, fixed, level = (t.unsqueeze(1) for t in (squares, fixed, level))
-            return noise_mode(prior, squares, fixed, level, 2 * self._gaussian.spread)
+            return processes.noise_mode(prior, squares, fixed, level, 2 * self.likelihood.spread)
 
-        x = state.x.unsqueeze(1).expand(-1, shape[1], -1, -1)
-        each = (h, candidates, x, state.y.mT, self._deviation(state), cells[:, None].expand(shape[0], -1, 1))
-        mode = NoiseMode(*in_parts(of, state.x.shape[1], *(t.double().flatten(0, 1) for t in each)))
-        chosen = resampled(mode.evidence, self.draws, rng)
+        each = (h, candidates, state.x.unsqueeze(1), state.y.mT, self._deviation(state), cells[None, :, None])
+        mode = NoiseMode(*(t.flatten(0, 1) for t in in_parts(of, shape[:2], state.x.shape[1], *each)))
+        chosen = processes.resampled(mode.evidence, self.draws, rng)
         chosen = chosen.gather(1, rng.uniform(*chosen.shape).argsort(1))  # in an order independent of that of h
         drawn = (t.take_along_dim(chosen.unsqueeze(2), 1) for t in (candidates.flatten(0, 1), mode.pull, mode.weight))
         mean = (mode.evidence.softmax(1).unsqueeze(1) @ mode.mode).squeeze(1)
-        new = [t.view(*shape[:2], *t.shape[1:]).to(state.best) for t in (mean, *drawn)]
-        return NoiseDraws(*new)
+        return NoiseDraws(*(t.unflatten(0, shape[:2]).to(state.best) for t in (mean, *drawn)))
 
     def _solved(self, h: Tensor, state: GPState, targets: Tensor) -> Tensor:
         """Multiply targets [R, M, K, n, T] by K^-1."""
@@ -270,18 +253,8 @@ class GP(Predictive):
         def of(h: Tensor, x: Tensor, s: Tensor, targets: Tensor) -> tuple[Tensor]:
             return (torch.cholesky_solve(targets, torch.linalg.cholesky_ex(self._of_targets(h, x, s)).L),)
 
-        x, s = state.x[:, None, None].expand(*h.shape[:3], -1, -1), self._deviation(state).unsqueeze(2)
-        each = (h, x, s.expand(*h.shape[:3], -1), targets)
-        return in_parts(of, x.shape[3], *(t.double().flatten(0, 2) for t in each))[0].view_as(targets)
-
-    def _noise_solved(self, h: Tensor, x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        """Multiply targets [R, M, K, n, T] by (C + 1 / weight)^-1, with the prior covariance C of log deviations."""
-
-        def of(h: Tensor, x: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor]:
-            return (noise_solved(covariance(self.kernel, h, x, x), weight, targets),)
-
-        each = (h, x[:, None, None].expand(*h.shape[:3], -1, -1), weight, targets)
-        return in_parts(of, x.shape[1], *(t.flatten(0, 2) for t in each))[0].view_as(targets)
+        x, s = state.x[:, None, None], self._deviation(state).unsqueeze(2)
+        return in_parts(of, h.shape[:3], x.shape[3], h, x, s, targets)[0]
 
     def _of_targets(
         self, h: Float[Tensor, "N H"], x: Float[Tensor, "N n D"], s: Float[Tensor, "N n"]
@@ -301,17 +274,12 @@ class GP(Predictive):
         if state.noise is None:
             return missing
         out = torch.stack([state.noise.at_examples] * 2, 3).double()
-        deviation: Tensor = self._gaussian.log_deviation(out)[..., 0]
+        deviation: Tensor = self.likelihood.log_deviation(out)[..., 0]
         return deviation + missing
 
     def _noise(self, h: Float[Tensor, "*N H"]) -> Float[Tensor, "*N"]:
-        fixed = self._gaussian.noise_std
+        fixed = self.likelihood.noise_std
         return h[..., -1].exp() if fixed is None else torch.full_like(h[..., -1], fixed**2)
-
-    @property
-    def _gaussian(self) -> Any:
-        """The likelihood, which `__post_init__` has checked to have Gaussian noise."""
-        return self.likelihood
 
 
 def prior(inputs: int, like: Tensor) -> tuple[Float[Tensor, " H"], Float[Tensor, " H"]]:

@@ -11,8 +11,6 @@ Each update runs `thinning` transitions of every chain; the last state is a draw
 sampler. The `epochs - warmup` later draws of each chain are kept. NumPyro uses double precision on the CPU.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -93,8 +91,7 @@ class HMC(SampledPosterior):
         log_joint = keep(state.log_joint, -potential)
         noise, scales = shared.noise, state.scales
         if scales is not None:
-            half = 0.5 * copies * self.likelihood.squares(out, y).sum(2)  # type: ignore[attr-defined]
-            scales = keep(scales, 1 / (self.likelihood.prior_rate + half))  # type: ignore[attr-defined]
+            scales = keep(scales, 1 / self.noise_rate(out, y, copies))
             noise = mixture_of_gammas(self.noise_shape(n_data), scales)
 
         shared = shared._replace(noise=noise, step=shared.step + 1, taken=shared.taken + 1)
@@ -238,8 +235,7 @@ class _Sampler:
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return the new chains, and (draws z [R, C, W], potentials [R, C], acceptance rates [R], divergences [R])."""
-        lead = chains[0].shape[:2]
-        keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
+        keys = (rng.uniform(*chains[0].shape[:2], 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():
             state = self._jax.tree.unflatten(self._jax.tree.structure(self._fresh), map(_numpy, chains))
             keys = self._jax.random.wrap_key_data(keys)

@@ -15,9 +15,6 @@ layer then maximises the evidence (equation 5 of Daxberger et al.),
 Predictions are of the network linearised at M. With subset="last", all other layers are held at M.
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -26,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.core.linalg import least_on_grid
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, Weights
 from explore.inference.base import LEAST, MOST, Common, common
@@ -37,7 +35,7 @@ from explore.inference.updates import adam, steps
 from explore.inference.updates.points import PointEstimate
 from explore.nets.protocols import Layer
 
-GRID, ROUNDS = 21, 3  # grid points and refinements of the search for the prior variance, on a logarithmic scale
+ROUNDS = 3  # of the search for the prior variance
 
 
 class LaplaceState(NamedTuple):
@@ -83,9 +81,11 @@ class Laplace(PointEstimate, GaussianPosterior):
         """Measure F at M and, with `evidence`, set the prior variances to the maximum of the evidence."""
         kind = self._structure
         examples = batches if kind.passes == 1 else list(batches)
-        curvature = kind.measured(lambda: self.curvature_taps(state, examples, rng), rng)
-        state = state._replace(curvature=curvature)
-        return state._replace(eta=self._best_variances(state)) if self.evidence else state
+        state = state._replace(curvature=kind.measured(lambda: self.curvature_taps(state, examples, rng), rng))
+        if not self.evidence:
+            return state
+        eta = least_on_grid(lambda etas: self._occam(state, etas), state.eta, LEAST, MOST, ROUNDS)
+        return state._replace(eta=eta)
 
     def gaussian(self, state: LaplaceState) -> Density:
         mean = tuple(w.squeeze(1) for w in state.weights[-len(self.coordinates) :])
@@ -128,10 +128,7 @@ class Laplace(PointEstimate, GaussianPosterior):
             yield x.shape[1], steps.fisher_taps(self.fisher, self.likelihood, forward, rng)
 
     def _occam(self, state: LaplaceState, etas: Float[Tensor, "R L"]) -> Float[Tensor, "R G"]:
-        """Return |M|^2 / eta + log |I + eta N F|, given the prior variance of each layer.
-
-        The groups G are the L layers if they are independent, else all together.
-        """
+        """Return |M|^2 / eta + log |I + eta N F| for prior variances eta; G = L if layers are independent, else 1."""
         n_data, mean = float(state.common.n_data), state.weights[-len(self.coordinates) :]
         factor = self._structure.factor(state.curvature, (1 / (n_data * etas)).unbind(1))
         squares = torch.stack([w.square().sum((1, 2, 3)) for w in mean], 1) / etas
@@ -140,24 +137,8 @@ class Laplace(PointEstimate, GaussianPosterior):
             return squares + scales + torch.stack([block.logdet() for block in factor.blocks], 1)
         return (squares + scales).sum(1, keepdim=True) + factor.logdet().unsqueeze(1)
 
-    def _best_variances(self, state: LaplaceState) -> Float[Tensor, "R L"]:
-        """Return the prior variances that maximise the evidence, one per layer or one for all."""
-        like = torch.ones_like(state.eta)
-        low, high = like * math.log(LEAST), like * math.log(MOST)
-        shares = torch.linspace(0, 1, GRID, dtype=like.dtype, device=like.device)[:, None, None]
-        for _ in range(ROUNDS):
-            grid = torch.lerp(low, high, shares)  # [grid, R, L]
-            terms = torch.stack([self._occam(state, etas) for etas in grid.exp()])  # [grid, R, G]
-            best = grid.gather(0, terms.argmin(0, keepdim=True).expand(-1, -1, like.shape[1])).squeeze(0)
-            step = (high - low) / (GRID - 1)
-            low, high = torch.maximum(low, best - step), torch.minimum(high, best + step)
-        return best.exp()
 
-
-PRESETS: dict[str, dict[str, object]] = {
-    "default": {"epochs": 200, "batch_size": 32, "lr": 0.003},
-    "small": {},
-}
+PRESETS: dict[str, dict[str, object]] = {"default": {"epochs": 200, "batch_size": 32, "lr": 0.003}, "small": {}}
 
 CONTRACT: dict[str, object] = {
     "lively": {"lr": 0.1, "evidence": False},

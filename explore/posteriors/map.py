@@ -5,8 +5,6 @@ variance eta. The penalty is weight decay 1 / (N eta). There is no density. All 
 variance over samples says nothing about uncertainty.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 

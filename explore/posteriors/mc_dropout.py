@@ -12,8 +12,6 @@ uses one z per layer for all inputs. In convolutions, z drops entries of an exam
 There is no density, hence no KL and no gain; as acquisition, use `information-gain` or `max-variance`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

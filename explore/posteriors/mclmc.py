@@ -20,14 +20,12 @@ Langevin Dynamics Leverage Mini-Batch Gradient Noise?, 2026). Each step follows 
 so that the energy error is still that of the integration alone; draws are wider than those of full batches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -123,7 +121,7 @@ class MCLMC(SampledPosterior):
         noise, scales = self.likelihood.expected(state.common.noise), state.scales
         shared = state.common._replace(step=state.common.step + 1, taken=state.common.taken + 1)
         if scales is not None:
-            rate, shape = self._rate(out, y, n_data / y.shape[2]), self.noise_shape(n_data)
+            rate, shape = self.noise_rate(out, y, n_data / y.shape[2]), self.noise_shape(n_data)
             noise, scales = shape / rate, self.kept(scales, 1 / rate, step - self.before)
             shared = shared._replace(noise=mixture_of_gammas(shape, scales))
         kept = tuple(self.kept(old, w, step - self.before) for old, w in zip(state.weights, weights, strict=True))
@@ -202,12 +200,12 @@ class MCLMC(SampledPosterior):
 
     def _log_likelihood(self, common: Common, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return log p(D | w) up to a constant with unknown noise integrated out, and its gradient in the outputs."""
-        n_data, prior = float(common.n_data), cast(Any, self.likelihood)
+        n_data, prior = float(common.n_data), self.likelihood
         copies = n_data / y.shape[2]
         if not self.scales_unknown:
             noise = prior.expected(common.noise)
             return copies * prior.log_prob(noise, out, y).sum(2), copies * prior.score(noise, out, y)
-        rate = self._rate(out, y, copies)
+        rate = self.noise_rate(out, y, copies)
         tau = self.noise_shape(n_data) / rate
         # log p(D | w) = log p(D | w, tau) + log p(tau) - log p(tau | w, D) for any tau. At the mean of the last,
         # its derivative in the rate is 0, so that only the first term has a gradient.
@@ -232,16 +230,10 @@ class MCLMC(SampledPosterior):
         weights = unflatten(flat, self.net.shapes)
         if self.prior_scales == "fixed":
             return weights
-        factors = of_layers.exp().unbind(2)
-        weights = tuple(w * f[..., None, None] for w, f in zip(weights, factors, strict=True))
+        weights = tuple(w * f[..., None, None] for w, f in zip(weights, of_layers.exp().unbind(2), strict=True))
         if self.prior_scales == "layers":
             return weights
         return (weights[0] * of_inputs.exp().unsqueeze(3), *weights[1:])
-
-    def _rate(self, out: Tensor, y: Tensor, copies: float) -> Float[Tensor, "R C M"]:
-        """Return b(w), the rate of the Gamma posterior over noise precisions."""
-        prior: Any = self.likelihood
-        return prior.prior_rate + 0.5 * copies * prior.squares(out, y).sum(2)
 
 
 def _divided(batch: Batch, count: int, rng: Rng) -> Iterator[Batch]:

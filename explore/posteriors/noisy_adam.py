@@ -14,8 +14,6 @@ would not yield a posterior approximation. f starts at 1, so the initial weights
 (lambda/N)^1/2, as in noisy K-FAC.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,10 +66,8 @@ class NoisyAdam(natural.NaturalPosterior):
         gamma = self.gamma(shared)
         gradient = parallel.mean(natural.regularised_gradient(natural.mean_gradient(forward.taps), weights, gamma))
         average, corrected = steps.momentum(state.momentum, gradient, self.momentum, correction)
-        squares = tuple(
-            torch.lerp(f, mean_squares(t), over(self.beta * schedule, f))
-            for f, t in zip(state.squares, fisher, strict=True)
-        )
+        rate, new = self.beta * schedule, map(mean_squares, fisher)
+        squares = tuple(torch.lerp(f, s, over(rate, f)) for f, s in zip(state.squares, new, strict=True))
         damping = tuple(c + self.extrinsic_damping for c in each_layer(gamma, len(squares)))
         direction = tuple(m / (f.sqrt() + c) for m, f, c in zip(corrected, squares, damping, strict=True))
         image = tuple((f + c) * d for f, c, d in zip(squares, damping, direction, strict=True))

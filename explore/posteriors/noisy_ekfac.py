@@ -18,8 +18,6 @@ A^gamma and S^gamma (`reset_damped`), and adds gamma again when sampling. The re
 twice, in which the last batch contributes a share omega to the diagonal.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,8 +73,7 @@ class NoisyEKFAC(DampedNaturalGradient):
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         if not self._restarts(int(state.common.step) + 1, progress):
             return statistics
-        damping = each_layer(self.gamma(state.common), len(statistics))
-        pairs = zip(statistics, damping, strict=True)
+        pairs = zip(statistics, each_layer(self.gamma(state.common), len(statistics)), strict=True)
         return tuple(self._rule.restart(q, c if self.reset_damped else None) for q, c in pairs)
 
     def _restarts(self, step: int, progress: float) -> bool:

@@ -13,8 +13,6 @@ bias-corrected moving average of V. eta is the prior variance, lambda the weight
 For layers with several positions (tokens, pixels), see `explore.inference.structures.kronecker` for A and S.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -51,8 +49,7 @@ class NoisyKFAC(DampedNaturalGradient):
         bases = BASES.of(tensors, int(state.common.step), lambda: kronecker.eigenbases(state.statistics))
         for moments, c, basis in zip(state.statistics, gamma, bases, strict=True):
             exact = basis.values + over(c, basis.values)
-            more = kronecker.split_damping(moments, c)
-            damped = basis.raised(*more).values if self.damping == "split" else exact
+            damped = basis.raised(*kronecker.split_damping(moments, c)).values if self.damping == "split" else exact
             yield Spectrum(basis.inputs, basis.outputs, exact, damped)
 
     @property

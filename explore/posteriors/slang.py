@@ -15,10 +15,8 @@ is set, both alpha and beta are divided by 1 + t^p at step t. The algorithm prin
 scales and in the sampler; the authors' code follows the equations above.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,10 +55,7 @@ class SLANG(natural.NaturalPosterior):
     power_iterations: int = 4  # of the randomised eigendecomposition
 
     by_replica = frozenset({"lr", "prior_variance", "trust_region"})
-
-    @property
-    def weighs_gradients(self) -> bool:
-        return False  # squared gradients are the curvature
+    weighs_gradients: ClassVar[bool] = False  # squared gradients are the curvature
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> SLANGState:
         shared = common(self, n_data, replicas, rng)

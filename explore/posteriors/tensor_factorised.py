@@ -10,8 +10,6 @@ Surplus rows and columns are dropped. A D x D layer with n = 1 has 4 D parameter
 n is chosen to come closest to the number of parameters in WHVI. Biases and the weights of the last layer are Gaussian.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -75,7 +73,6 @@ class TensorLayer:
         self.a, self.b, self.bias, self.outputs, self.samples = a, b, bias, outputs, a.shape[1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         x = x if self.bias is None else x[..., :-1]
         rows, columns = self.a.shape[4], self.b.shape[4]
         x = F.pad(x, (0, rows * columns - x.shape[-1])).unflatten(4, (rows, columns))
@@ -97,6 +94,4 @@ PRESETS: dict[str, dict[str, object]] = {
     "vime": {},
 }
 
-CONTRACT: dict[str, object] = {
-    "linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})],
-}
+CONTRACT: dict[str, object] = {"linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})]}

@@ -18,8 +18,6 @@ initialise s = h.
 Like workers in the paper, each of the `sub_batches` has separate weight samples and batch-norm statistics.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -102,10 +100,8 @@ class VOGN(natural.NaturalPosterior):
         gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
         squares = tuple(torch.lerp(s, h, over(rate, s)) for s, h in zip(state.squares, new, strict=True))
-        mean = tuple(
-            moved(mu, m, -lr, s + (c + self.damping))
-            for mu, m, s, c in zip(state.mean, average, squares, decay, strict=True)
-        )
+        moves = zip(state.mean, average, squares, decay, strict=True)
+        mean = tuple(moved(mu, m, -lr, s + (c + self.damping)) for mu, m, s, c in moves)
 
         new_state = VOGNState(shared, mean, average, squares, tempering)
         return steps.end_update(self, forward, new_state, state, self._weight(tempering))

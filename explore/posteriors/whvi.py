@@ -19,8 +19,6 @@ Entropy, log density and KL between posteriors are then those of g_0. If the sam
 does not change.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +31,7 @@ from torch import Tensor
 
 from explore.core.errors import InputError
 from explore.core.hadamard import hadamard
+from explore.core.linalg import identity
 from explore.core.rng import Rng
 from explore.inference.updates import reparam
 from explore.inference.updates.noisy_layers import Masked, Own, dropout_mask, signs
@@ -130,8 +129,7 @@ class WalshForm(Form):
         if self.settings.flows:
             start = parts["g"].flatten(-2)
             end, log_det = flow(start, *points[-3:])
-            grown = end.square().sum(-1) - start.square().sum(-1)
-            excess = grown / (2 * self.settings.eta) - log_det
+            excess = (end.square().sum(-1) - start.square().sum(-1)) / (2 * self.settings.eta) - log_det
             parts["g"] = end.view_as(parts["g"])
         if self.reshaped:
             return self._vector(parts), excess
@@ -143,7 +141,7 @@ class WalshForm(Form):
     def _vector(self, parts: dict[str, Tensor]) -> Layer:
         """Build a layer with one input or one output from the entries of W."""
         g = parts["g"]
-        eye = torch.eye(self.d, dtype=g.dtype, device=g.device)
+        eye = identity(self.d, g)
         if "s1" in parts:
             w = hadamard(g * hadamard(eye), orthonormal=False) * parts["s1"]  # [..., D, D], the transpose of W
         else:
@@ -170,7 +168,6 @@ class WalshLayer(NamedTuple):
         return self.g.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         x = (a if self.bias is None else a[..., :-1]).unsqueeze(4)
         x = x if self.s2 is None else x * self.s2.unsqueeze(3)  # [R, S, B, T, blocks, inputs]
         u = hadamard(_padded(x, self.g.shape[-1]))
@@ -190,7 +187,6 @@ class WalshRows(NamedTuple):
         return self.g.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         x = a if self.bias is None else a[..., :-1]
         d, outputs = _power_of_two(x.shape[-1]), self.g.shape[-1]
         u = hadamard(_padded(x, d), orthonormal=False)

@@ -23,6 +23,7 @@ from explore.core.shapes import Means, Taps, Weights
 from explore.execution import parallel
 
 Statistics = Any
+Vectors = tuple[Float[Tensor, "*N _I _O"], ...]
 Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
 """A term added to the diagonal of the Fisher matrix of a layer: a number, one per replica, or one per weight row."""
 Dampings = Damping | tuple[Damping, ...]
@@ -236,9 +237,9 @@ class Diagonal(NamedTuple):
         return taps if self.inputs is None else rotate(taps, self.inputs, self.outputs)
 
 
-def dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:
-    """Return the inner products of S pairs of vectors over all weights."""
-    return torch.stack([(a * b).sum((2, 3)) for a, b in zip(u, v, strict=True)]).sum(0)
+def dot(u: Vectors, v: Vectors) -> Float[Tensor, "*N"]:
+    """Return the inner products of vectors over all weights."""
+    return torch.stack([(a * b).sum((-2, -1)) for a, b in zip(u, v, strict=True)]).sum(0)
 
 
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from explore.core.linalg import over
+from explore.core.linalg import identity, over
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps
 from explore.inference.structures import kronecker
@@ -38,9 +38,13 @@ def shares(passes: Passes) -> Iterator[tuple[float, tuple[Taps, ...]]]:
         yield count / examples, taps
 
 
-def running(old: Means | None, new: Means, share: float) -> Means:
-    """Return a running mean after one more batch."""
-    return new if old is None else tuple(torch.lerp(a, b, share) for a, b in zip(old, new, strict=True))
+def mean_of(each: Callable[[tuple[Taps, ...]], Means], passes: Passes) -> Means:
+    """Return the mean over examples of what `each` returns for the taps of a batch, from one pass."""
+    mean: Means = ()
+    for share, taps in shares(passes):
+        new = each(taps)
+        mean = tuple(torch.lerp(a, b, share) for a, b in zip(mean, new, strict=True)) if mean else new
+    return mean
 
 
 def kronecker_moments(rule: KroneckerRule, passes: Passes, rng: Rng) -> tuple[KroneckerMoments, ...]:
@@ -61,25 +65,20 @@ class EachLayer:
 
     def nothing(self, replicas: int, rng: Rng) -> tuple[Diagonal, ...]:
         def eye(n: int) -> Tensor | None:
-            unit = torch.eye(n, dtype=rng.dtype, device=rng.device)
-            return unit.repeat(replicas, 1, 1) if self.rotated else None
+            return identity(n, rng).repeat(replicas, 1, 1) if self.rotated else None
 
-        zeros = (torch.zeros(replicas, i, o, dtype=rng.dtype, device=rng.device) for i, o in self.shapes)
-        return tuple(Diagonal(z, *map(eye, shape)) for z, shape in zip(zeros, self.shapes, strict=True))
+        zero = torch.zeros(replicas, 1, 1, dtype=rng.dtype, device=rng.device)
+        return tuple(Diagonal(zero.repeat(1, i, o), eye(i), eye(o)) for i, o in self.shapes)
 
     def measured(self, passes: Passes, rng: Rng) -> tuple[Diagonal, ...]:
         if not self.rotated:
-            diagonal: Means | None = None
-            for share, taps in shares(passes):
-                diagonal = running(diagonal, gradient_moments(taps)[1], share)
-            return tuple(map(Diagonal, diagonal or ()))
+            return tuple(map(Diagonal, mean_of(lambda taps: gradient_moments(taps)[1], passes)))
         bases = kronecker.eigenbases(kronecker_moments(self.rule, passes, rng))
-        values: Means | None = None
-        for share, taps in shares(passes) if self.corrected else ():
-            pairs = zip(taps, bases, strict=True)
-            squares = tuple(kronecker.rotated_squares(t, b.inputs, b.outputs) for t, b in pairs)
-            values = running(values, squares, share)
-        values = values or tuple(b.values for b in bases)
+
+        def squares(taps: tuple[Taps, ...]) -> Means:
+            return tuple(kronecker.rotated_squares(t, b.inputs, b.outputs) for t, b in zip(taps, bases, strict=True))
+
+        values = mean_of(squares, passes) if self.corrected else tuple(b.values for b in bases)
         return tuple(Diagonal(v, b.inputs, b.outputs) for v, b in zip(values, bases, strict=True))
 
     def factor(self, fisher: tuple[Diagonal, ...], damping: Dampings) -> Blocks:

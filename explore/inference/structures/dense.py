@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core.context import Number
-from explore.core.linalg import averaged, inverse_root, inverse_triangle, over
+from explore.core.linalg import averaged, identity, inverse_root, inverse_triangle, over
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
@@ -87,8 +87,7 @@ class Dense:
     beta: Number = 0.001  # averaging rate
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Float[Tensor, "R W W"]:
-        weights = sum(i * o for i, o in shapes)
-        return torch.eye(weights, dtype=rng.dtype, device=rng.device).repeat(replicas, 1, 1)
+        return identity(sum(i * o for i, o in shapes), rng).repeat(replicas, 1, 1)
 
     def observe(
         self, fisher: Float[Tensor, "R W W"], taps: tuple[Taps, ...], schedule: Number, step: int

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core.context import Number
-from explore.core.linalg import added, averaged, inverse_root, inverse_triangle, over
+from explore.core.linalg import added, averaged, identity, inverse_root, inverse_triangle, over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution import parallel
@@ -154,7 +154,7 @@ class KroneckerRule:
 
         def start(n: int) -> Tensor:
             g = 0.1 * rng.normal(replicas, n, n)
-            return torch.eye(n, dtype=g.dtype, device=g.device) + g @ g.mT
+            return identity(n, g) + g @ g.mT
 
         return KroneckerMoments(start(inputs), start(outputs))
 
@@ -212,7 +212,7 @@ def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple
     pairs = list(zip(statistics, base.each_layer(damping, len(statistics)), strict=True))
     matrices = [m for moments in statistics for m in moments]
     shares = [share for moments, c in pairs for share in split_damping(moments, c)]
-    eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)
+    eye = identity(max(len(m[0]) for m in matrices), matrices[0])
     whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # padded with the identity
     sides = [slice(m.shape[1]) for m in matrices]
     for padded, side, m, share in zip(whole, sides, matrices, shares, strict=True):

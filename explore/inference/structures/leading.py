@@ -16,7 +16,6 @@ from explore.inference.structures.low_rank import Vectors
 
 DROPPED = 1e-6  # eigenvalues up to this value (or within rounding error) count as zero, as in the authors' code
 
-
 Leading = tuple[Vectors, Bool[Tensor, " R"]]
 """U+, and the replicas for which the decomposition succeeded."""
 

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.core.linalg import eigh, held, inverse_triangle
+from explore.core.linalg import eigh, held, identity, inverse_triangle
 from explore.core.shapes import Means, Taps, flatten
 from explore.inference.structures.base import dense_eigenvalues, dot, example_gradients
 
@@ -90,10 +90,7 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
 
 
 def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """Yield `example_gradients` in chunks that fit the CPU cache or, on a GPU, the limit `held`.
-
-    On a GPU, chunks are so small that `beside` vectors per example also fit this limit.
-    """
+    """Yield `example_gradients` in chunks that fit the CPU cache or, on a GPU, `held`, also with `beside` vectors."""
     g = taps[0].grads
     return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
 
@@ -185,8 +182,7 @@ class LowRankFactor(NamedTuple):
     def _core(self) -> Float[Tensor, "R L L"]:
         """Return C^-1, lower triangular, in double precision, with C C^T = I + V^T V and V = d^-1/2 U."""
         gram = _gram(self._low()[0])
-        eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-        return inverse_triangle(torch.linalg.cholesky_ex(eye + gram)[0])
+        return inverse_triangle(torch.linalg.cholesky_ex(identity(gram.shape[1], gram) + gram)[0])
 
     def _half(self) -> _Half:
         low, scale = self._low()

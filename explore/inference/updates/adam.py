@@ -42,13 +42,10 @@ def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: tupl
     """Take one Adam step with the result of `rates`. Return the new parameters and moving averages."""
     size, floor = rates
     first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))
-    second = tuple(
-        torch.addcmul(BETA2 * v, g, g, value=1 - BETA2) for v, g in zip(moving.second, gradients, strict=True)
-    )
-    new = tuple(
-        torch.addcdiv(p, over(size, m) * m, v.sqrt() + over(floor, v), value=-1)
-        for p, m, v in zip(parameters, first, second, strict=True)
-    )
+    pairs = zip(moving.second, gradients, strict=True)
+    second = tuple(torch.addcmul(BETA2 * v, g, g, value=1 - BETA2) for v, g in pairs)
+    moves = zip(parameters, first, second, strict=True)
+    new = tuple(torch.addcdiv(p, over(size, m) * m, v.sqrt() + over(floor, v), value=-1) for p, m, v in moves)
     return new, Moving(first, second)
 
 

@@ -20,7 +20,7 @@ from explore.core.shapes import Batch, Info, Means, State, Taps, Weights
 from explore.execution import parallel
 from explore.inference.base import Common, common
 from explore.inference.gaussian import Density, GaussianPosterior, drawn
-from explore.inference.structures.base import Dampings, Factor, Statistics, Structure, each_layer, mean_outer
+from explore.inference.structures.base import Dampings, Factor, Statistics, Structure, dot, each_layer, mean_outer
 from explore.inference.updates import steps
 from explore.inference.updates.steps import Fisher, Pass, Schedule
 
@@ -33,10 +33,7 @@ def mean_gradient(taps: tuple[Taps, ...]) -> Means:
 def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> Means:
     """Return V = E[g] - gamma W, the gradient of log-likelihood plus weighted log prior, averaged over samples W."""
     layers = zip(gradient, weights, each_layer(gamma, len(gradient)), strict=True)
-    return tuple(
-        torch.addcmul(g, c, w.mean(1), value=-1) if isinstance(c, Tensor) else torch.sub(g, w.mean(1), alpha=c)
-        for g, w, c in layers
-    )
+    return tuple(moved(g, w.mean(1), -c) for g, w, c in layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +167,8 @@ class NaturalGradient(NaturalPosterior):
             ahead = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
             gained = forward.nll - steps.train_nll(self, state, ahead, forward.noise, batch)
             pull = tuple(c * d for c, d in zip(each_layer(gamma, len(change)), change, strict=True))
-            along, descent = (steps.inner(v, change) for v in (parallel.mean(gradient), corrected))
-            curvature = 2 * (along - gained) + steps.inner(pull, change)
+            along, descent = (dot(v, change) for v in (parallel.mean(gradient), corrected))
+            curvature = 2 * (along - gained) + dot(pull, change)
             new, ok = self._judged(new, state, curvature / descent, forward.nll.isfinite(), ok)
         return steps.settle(new, state, ok), {"nll": forward.nll, "damping": self._mean_gamma(state) + new.damping}
 

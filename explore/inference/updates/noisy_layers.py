@@ -29,7 +29,6 @@ class Own:
         self.weights, self.samples = weights, weights.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         return torch.einsum("rsbti,rsbio->rsbto", a, self.weights)
 
 
@@ -69,8 +68,7 @@ class Local:
     def _flips(self, examples: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw sigma o E [R, S, parts, I, O], and random signs [R, S, B, _] for inputs (or channels) and outputs."""
         r, i, o = self.std.shape
-        noise = self.rng.normal(r, self.samples, parallel.world().held, i, o)
-        weights = self.std[:, None, None] * noise
+        weights = self.std[:, None, None] * self.rng.normal(r, self.samples, parallel.world().held, i, o)
         lead = (r, self.samples, examples)
         return weights, signs(self.rng, *lead, inputs), signs(self.rng, *lead, o)
 
@@ -82,7 +80,6 @@ class Masked:
         self.weights, self.mask, self.samples = weights, mask, mask.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        """Apply the layer: [R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         masked = a * self.mask.unsqueeze(3)
         return (masked.flatten(2, 3) @ self.weights).unflatten(2, masked.shape[2:4])
 

@@ -307,6 +307,5 @@ def _sample_of(mean: Tensor, spread: Tensor, counts: tuple[int, ...], rng: Rng) 
 def _with(state: ReparamState, values: Tensors) -> ReparamState:
     """Replace means, spreads and point estimates of the state by `values`, in the order of `tree.leaves`."""
     remaining = iter(values)
-    parameters = (state.mean, state.spread, state.points)
-    mean, spread, points = tree.map_tensors(lambda _: next(remaining), parameters)
+    mean, spread, points = tree.map_tensors(lambda _: next(remaining), (state.mean, state.spread, state.points))
     return state._replace(mean=mean, spread=spread, points=points)

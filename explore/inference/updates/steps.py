@@ -15,6 +15,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, LayerTaps, Means, NormTaps, State, Taps, Weights
 from explore.execution import parallel
 from explore.inference.base import Common, Predictive, advance_norms
+from explore.inference.structures.base import dot
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, Pullback
 
 Fisher = Literal["true", "empirical", "exact"]
@@ -23,9 +24,6 @@ Fisher = Literal["true", "empirical", "exact"]
 "exact" is exact for all networks except those with batch norm, see `fisher_taps`.
 """
 Schedule = Literal["step", "linear"]
-
-
-# Training pass ---------------------------------------------------------------------------------------------
 
 
 class Pass(NamedTuple):
@@ -152,9 +150,6 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
     return Taps(inputs, grads, second_moment=same.second_moment, mean_inputs=same.mean_inputs)
 
 
-# Step limits -----------------------------------------------------------------------------------------------
-
-
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
     """Scale a direction d such that lr^2 d^T F d <= limit (None: no limit); `image` is F d.
 
@@ -164,7 +159,7 @@ def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) ->
     """
     if limit is None:
         return direction
-    scale = (limit / (lr**2 * inner(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
+    scale = (limit / (lr**2 * dot(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
     return tuple(scale * d for d in direction)
 
 
@@ -195,11 +190,6 @@ def adapt(
     return damping * factor, accepted
 
 
-def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
-    """Return the inner product of two vectors over all weights."""
-    return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
-
-
 def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[Tensor, " R"]) -> tuple[Means, Means]:
     """Return a gradient's new moving average, raw and divided by `correction`, which is 1 - beta^t after t steps."""
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
@@ -217,9 +207,6 @@ def decay(progress: float, at: float, factor: Number, schedule: Schedule = "step
 def power_decay(step: int, power: float) -> float:
     """Return the factor 1 / (1 + t^p) on a rate at step t, counted from 1, with p = `power`; constant 1 if p is 0."""
     return 1 / (1 + step**power) if power else 1.0
-
-
-# Final state -----------------------------------------------------------------------------------------------
 
 
 def end_update(

@@ -1,7 +1,5 @@
 """Bernoulli likelihood for two classes, with one output: the logit of the second class."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Categorical likelihood for any number of classes, with one output per class: its logit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

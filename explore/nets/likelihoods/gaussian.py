@@ -3,8 +3,6 @@
 Targets have a sample axis: targets from the data are [R, 1, B, O], targets sampled from the model [R, S, B, O].
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -14,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.errors import InputError, check_range
+from explore.core.linalg import over
 from explore.core.rng import Rng
 
 
@@ -41,6 +40,7 @@ class Gaussian:
 
     discrete: ClassVar[bool] = False
     scaling: ClassVar[str] = "affine"
+    outputs_per_target: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.noise_std is not None:
@@ -48,8 +48,6 @@ class Gaussian:
         check_range("likelihood.prior_shape", self.prior_shape, "[1, inf)")
         check_range("likelihood.prior_rate", self.prior_rate, "(0, inf)")
         check_range("likelihood.rate", self.rate, "(0, 1]")
-
-    outputs_per_target: ClassVar[int] = 1
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
         return out
@@ -124,15 +122,10 @@ class Gaussian:
     def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
         if self.noise_std is not None:
             return phi
-        half = half_count(n_data, kl_weight)
+        half = n_data / (2 * over(kl_weight, phi.rate))  # by which the optimal a exceeds a0
         squares = self.squares(out, y).mean((1, 2))
         shape = (1 - self.rate) * phi.shape + self.rate * (self.prior_shape + half)
         return Gamma(shape, torch.lerp(phi.rate, self.prior_rate + half * squares, self.rate))
-
-
-def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor, "R 1"]:
-    """Return N / (2 lambda), by which the optimal a in `Gaussian` exceeds a0; N is `n_data`, lambda `kl_weight`."""
-    return n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
 
 
 def residual_of(y: Tensor, mean: Tensor) -> Tensor:

@@ -14,8 +14,6 @@ never learnt there looks like noise. Training multiplies it by exp(2 beta s) (Se
 Heteroscedastic Uncertainty Estimation with Probabilistic Neural Networks, 2022, equation 5).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Gaussian likelihood for several real targets, some of which may be missing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.nets.likelihoods.gaussian import Gamma, Gaussian, half_count
+from explore.core.linalg import over
+from explore.nets.likelihoods.gaussian import Gamma, Gaussian
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class PartialGaussian(Gaussian):
         if self.noise_std is not None:
             return new
         missing = y.isnan().to(out).mean((1, 2))  # the share of examples without this target, [R, M]
-        return new._replace(shape=new.shape - self.rate * half_count(n_data, kl_weight) * missing)
+        half = n_data / (2 * over(kl_weight, new.rate))  # as in `Gaussian`
+        return new._replace(shape=new.shape - self.rate * half * missing)
 
     def _filled(self, y: Tensor, out: Tensor) -> Tensor:
         """Replace missing targets (NaN) by their means, so that residuals are 0."""

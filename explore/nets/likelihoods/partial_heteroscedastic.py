@@ -1,7 +1,5 @@
 """Gaussian likelihood with input-dependent noise for several real targets, some of which may be missing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from explore.nets.likelihoods.heteroscedastic import Heteroscedastic

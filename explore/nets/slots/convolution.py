@@ -145,10 +145,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self._with_one(a.flatten(1) / (height * width)).unflatten(0, lead)
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
-        """Return the sum of (patch of `a`) g^T over B and T (without `each`, also over S), [1, S or 1, I, O].
-
-        The images `a` are [(S or 1, B), C, H, W], and `grads` are g [1, S, B, T, O].
-        """
+        """Return the sum of (patch of `a`) g^T over B and T (without `each`, also over S), [1, S or 1, I, O]."""
         if not each:  # treat samples as more examples
             shared = lead[1] < grads.shape[1]
             grads = grads.sum(1, keepdim=True) if shared else grads.flatten(1, 2).unsqueeze(1)

@@ -160,7 +160,7 @@ class Dynamics:
             raise InputError("the dynamics model standardises its data; use Net without trained=True")
         self._updates: graphs.Updates | None = None
         n_eff = self.settings.n_eff
-        n = n_eff if isinstance(n_eff, float) else settings.minimum
+        n = n_eff if isinstance(n_eff, int | float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
         (mean, y_mean), (scale, y_scale) = (rng.tensor(t).split([inputs, outputs], 2) for t in (zeros, ones))
         none = torch.tensor(0)

@@ -33,6 +33,7 @@ def posterior(name="noisy-kfac", likelihood=None, outputs=1, inputs=2, **setting
         "hmc": {"epochs": 8, "warmup": 4, "max_tree_depth": 3},
         "mclmc": {"epochs": 8, "start": 2, "warmup": 2},
         "gp": {},
+        "last-layer": {},
     }
     quick = sampled.get(name, {"epochs": 4, "lr": 0.05})
     net = Net(mlp(inputs, [6], outputs))

@@ -5,10 +5,10 @@ output o with noise precision tau_o,
 
     q(w_o) = N(m_o, (N tau_o F / lambda + I / eta)^-1),    F = E[phi phi^T],    m_o = N tau_o / lambda Cov_o E[phi y_o]
 
-F, E[phi y] and E[y^2] are means over all examples so far, so a pass over the data gives the posterior, in whatever
-batches. In the eigenbasis of F all covariances are diagonal. q(tau_o) is Gamma, at the optimum of the ELBO (Bishop:
-Pattern Recognition and Machine Learning, 2006, section 10.3). With `forgetting` below 1, examples lose weight with each
-that follows, and what is no longer seen returns to the prior.
+F, E[phi y] and E[y^2] are means over all examples so far, and N is the number of all examples. So a pass over the data
+gives the posterior, in whatever batches. In the eigenbasis of F all covariances are diagonal. q(tau_o) is Gamma, at the
+optimum of the ELBO (Bishop: Pattern Recognition and Machine Learning, 2006, section 10.3). With `forgetting` below 1,
+examples lose weight with each that follows, and what is no longer seen returns to the prior.
 
 The gains of one more example, with s_o = tau_o phi^T Cov_o phi and the residual e_o, are closed forms:
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -36,7 +36,7 @@ from explore.inference.base import Common, common
 from explore.inference.gaussian import Density, GaussianPosterior, PredictiveForm
 from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.updates.steps import settle
-from explore.nets.likelihoods.gaussian import Gamma, Gaussian
+from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Layer, Network, Noise
 
 ROUNDS = 20  # between the weights and the noise
@@ -98,7 +98,7 @@ class LastLayer(GaussianPosterior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.likelihood, Gaussian) or self.likelihood.outputs_per_target > 1:
+        if not hasattr(self._gaussian, "noise_std") or self._gaussian.outputs_per_target > 1:
             name = type(self.likelihood).__name__
             raise InputError(f"last-layer does not support the likelihood {name}; use Gaussian, or laplace for classes")
         if self.net.norms and not self.net.trained:
@@ -140,8 +140,10 @@ class LastLayer(GaussianPosterior):
         """Return the state with the weights and the noise that its statistics determine."""
         values, basis, _ = eigh(state.inputs)
         values, cross, eta = values.clamp_min(0).unsqueeze(2), basis.mT @ state.cross, self.eta
-        count = state.seen.clamp_max(float(state.common.n_data)).unsqueeze(1) / self.kl_weight
-        noise, kind = state.common.noise, cast(Gaussian, self.likelihood)
+        count = torch.full_like(state.seen, float(state.common.n_data)).unsqueeze(1) / self.kl_weight
+        if self.forgetting < 1:
+            count = count.minimum(self.stands_for(1) / self.kl_weight * state.seen.unsqueeze(1))
+        noise, kind = state.common.noise, self._gaussian
         for _ in range(ROUNDS):
             tau = (noise.shape / noise.rate).double()
             data = (count * tau).unsqueeze(1)
@@ -192,6 +194,11 @@ class LastLayer(GaussianPosterior):
     def expected_gain(self, state: LastLayerState, x: Tensor) -> Float[Tensor, "R B"]:
         """Return the expectation of `information_gain` over the target of each x, in nats."""
         return 0.5 * self._leverage(state, self.features(state, x)).log1p().sum(2).to(x)
+
+    @property
+    def _gaussian(self) -> Any:
+        """The likelihood, which `__post_init__` has checked to have Gaussian noise."""
+        return self.likelihood
 
     def _leverage(self, state: LastLayerState, phi: Tensor) -> Float[Tensor, "R B O"]:
         """Return s: variances of the outputs over those of their noise."""

@@ -664,7 +664,7 @@ def test_a_grid_over_the_noise(compare, explore):
     run = "runs/compare-grid"
     for std in (0.1, 0.9):
         fitted = library.load_run(run, posterior=f"map likelihood.noise_std={std}").fitted
-        assert fitted.posterior.likelihood == library.Gaussian(**presets.between(presets.NOISE, 54), noise_std=std)
+        assert fitted.posterior.likelihood == library.Gaussian(**presets.between(presets.NOISE, 40), noise_std=std)
     grid, one = (pd.read_csv(f"runs/compare-{n}/results.csv") for n in ("grid", "one"))
     assert grid.groupby("posterior").log_likelihood.mean().nunique() == 2 and len(one) == len(grid) / 2
     said = compare(*axes, "--name", "again").stdout

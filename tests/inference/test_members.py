@@ -292,5 +292,5 @@ def test_classes_have_no_noise():
 
 def test_every_other_posterior_is_mixed():
     everyone = set(registry.names("posteriors"))
-    assert everyone - set(MIXED) == {"ensemble", "gp", "hmc", "mclmc"}
+    assert everyone - set(MIXED) == {"ensemble", "gp", "hmc", "last-layer", "mclmc"}
     assert all(issubclass(registry.find("posteriors", name), Predictive) for name in everyone)

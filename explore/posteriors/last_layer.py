@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.errors import InputError
-from explore.core.linalg import eigh, over
+from explore.core.linalg import eigh, identity, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, Taps, Weights
 from explore.execution import parallel
@@ -83,6 +83,7 @@ class LastLayer(GaussianPosterior):
     Not for classes: `laplace` with subset="last" is for them.
     """
 
+    likelihood: Any  # with Gaussian noise
     epochs: int = 1
     batch_size: int = 1024
     forgetting: float = 1.0  # factor on the weight of an example with each that follows
@@ -98,7 +99,7 @@ class LastLayer(GaussianPosterior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not hasattr(self._gaussian, "noise_std") or self._gaussian.outputs_per_target > 1:
+        if not hasattr(self.likelihood, "noise_std") or self.likelihood.outputs_per_target > 1:
             name = type(self.likelihood).__name__
             raise InputError(f"last-layer does not support the likelihood {name}; use Gaussian, or laplace for classes")
         if self.net.norms and not self.net.trained:
@@ -112,7 +113,7 @@ class LastLayer(GaussianPosterior):
         *fixed, last = self.net.initial(replicas, rng, 1)
         cross = torch.zeros_like(last.squeeze(1), dtype=torch.float64)
         features = cross.shape[1]
-        inputs, basis = cross.new_zeros(replicas, features, features), torch.eye(features).to(cross)
+        inputs, basis = cross.new_zeros(replicas, features, features), identity(features, cross)
         return LastLayerState(
             common(self, n_data, replicas, rng), tuple(fixed), cross[:, 0, 0], inputs, cross, cross[:, 0],
             basis.repeat(replicas, 1, 1), cross + 1 / self.eta, last.squeeze(1).double() if self.net.trained else cross,
@@ -143,7 +144,7 @@ class LastLayer(GaussianPosterior):
         count = torch.full_like(state.seen, float(state.common.n_data)).unsqueeze(1) / self.kl_weight
         if self.forgetting < 1:
             count = count.minimum(self.stands_for(1) / self.kl_weight * state.seen.unsqueeze(1))
-        noise, kind = state.common.noise, self._gaussian
+        noise, kind = state.common.noise, self.likelihood
         for _ in range(ROUNDS):
             tau = (noise.shape / noise.rate).double()
             data = (count * tau).unsqueeze(1)
@@ -168,7 +169,7 @@ class LastLayer(GaussianPosterior):
 
     def gaussian(self, state: LastLayerState) -> Density:
         like = state.common.noise.rate
-        eye = torch.eye(state.mean.shape[2], dtype=like.dtype, device=like.device).expand(len(like), -1, -1)
+        eye = identity(state.mean.shape[2], like).expand(len(like), -1, -1)
         block = Diagonal(state.precision.to(like), state.basis.to(like), eye)
         return (state.mean.to(like),), Blocks((block,)), 1.0
 
@@ -194,11 +195,6 @@ class LastLayer(GaussianPosterior):
     def expected_gain(self, state: LastLayerState, x: Tensor) -> Float[Tensor, "R B"]:
         """Return the expectation of `information_gain` over the target of each x, in nats."""
         return 0.5 * self._leverage(state, self.features(state, x)).log1p().sum(2).to(x)
-
-    @property
-    def _gaussian(self) -> Any:
-        """The likelihood, which `__post_init__` has checked to have Gaussian noise."""
-        return self.likelihood
 
     def _leverage(self, state: LastLayerState, phi: Tensor) -> Float[Tensor, "R B O"]:
         """Return s: variances of the outputs over those of their noise."""

@@ -159,12 +159,10 @@ class Dynamics:
         if self.posterior.net.trained:
             raise InputError("the dynamics model standardises its data; use Net without trained=True")
         self._updates: graphs.Updates | None = None
-        n_eff = self.settings.n_eff
-        n = n_eff if isinstance(n_eff, int | float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
         (mean, y_mean), (scale, y_scale) = (rng.tensor(t).split([inputs, outputs], 2) for t in (zeros, ones))
         none = torch.tensor(0)
-        self.state = DynamicsState(self.posterior.init(float(n), 1, rng), mean, scale, y_mean, y_scale, none, none)
+        self.state = DynamicsState(self._start(settings.minimum, rng), mean, scale, y_mean, y_scale, none, none)
 
     def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
         """Return n transitions as standardised data for the network: inputs x [1, n, I] and targets y [1, n, O]."""
@@ -198,7 +196,7 @@ class Dynamics:
     def _train_recursively(self, replay: Replay, rng: Rng) -> None:
         new, anew = replay.total - int(self.state.learned), replay.total >= 2 * int(self.state.scaled)
         if anew:
-            fresh = self.posterior.init(float(len(replay)), 1, rng)
+            fresh = self._start(len(replay), rng)
             self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=torch.tensor(replay.total))
         state = self._counted(self.state.posterior, replay)
         for part in zip(*(t.split(RECURSION) for t in replay.last(len(replay) if anew else new)), strict=True):
@@ -210,8 +208,15 @@ class Dynamics:
         inputs, target = self._sample(replay, rng)
         scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
         x_mean, x_scale, y_mean, y_scale = (t.to(self._rng.dtype) for t in scales)
-        state, counts = self._counted(self.state.posterior, replay), self.state[5:]
-        return DynamicsState(state, x_mean, x_scale, y_mean, y_scale, *counts)
+        return self.state._replace(
+            posterior=self._counted(self.state.posterior, replay), input_mean=x_mean, input_scale=x_scale,
+            target_mean=y_mean, target_scale=y_scale,
+        )  # fmt: skip
+
+    def _start(self, stored: int, rng: Rng) -> State:
+        """Return the posterior's state before any data, for `n_eff` or this number of transitions."""
+        n_eff = self.settings.n_eff
+        return self.posterior.init(float(n_eff) if isinstance(n_eff, int | float) else float(stored), 1, rng)
 
     def _counted(self, state: State, replay: Replay) -> State:
         """Return the posterior's state with the replay's effective data size, if `n_eff` is "replay"."""

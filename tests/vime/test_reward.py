@@ -232,9 +232,9 @@ def test_a_recursive_posterior_learns_each_transition_once():
     state = reward.dynamics.state
     assert (int(state.learned), int(state.scaled)) == (210, 120)  # anew with 30, 60 and 120 transitions
     assert float(state.posterior.seen) == 210 and float(state.posterior.common.n_data) == 210
-    whole = made("last-layer")
-    whole.batch(transitions(30, 0))
-    assert int(whole.dynamics.state.scaled) == 30
+    fixed = made("last-layer", n_eff=50)
+    fixed.batch(transitions(30, 0))
+    assert int(fixed.dynamics.state.scaled) == 30 and float(fixed.dynamics.state.posterior.common.n_data) == 50
 
 
 def test_a_state_of_before_recursive_posteriors_is_read():

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from explore.core.errors import InputError, check_range
-from explore.envs.simulation import LARGE, Array, Shape, Simulation, box
+from explore.envs.simulation import LARGE, Array, Shape, Simulation, cells
 
 
 class Chain(Simulation):
@@ -61,9 +61,4 @@ class Chain(Simulation):
         return np.concatenate([np.eye(self.length)[self.state], self.shown], 1).astype(np.float32)
 
     def shapes(self, i: int) -> Sequence[Shape]:
-        side = 1.8 / self.length
-        centres = np.arange(self.length) * side - 0.9 + side / 2
-        return [
-            Shape(box(0.9 * side, 0.9 * side, -side / 2) + (x, 0), "peru" if s == self.state[i] else "lightgrey")
-            for s, x in enumerate(centres)
-        ]
+        return cells(1, self.length, (0, self.state[i]))

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from explore.core.errors import InputError
-from explore.envs.simulation import Array, Shape, Simulation, box
+from explore.envs.simulation import Array, Shape, Simulation, cells
 
 
 class DeepSea(Simulation):
@@ -69,12 +69,4 @@ class DeepSea(Simulation):
         return cells.reshape(self.n, -1)
 
     def shapes(self, i: int) -> Sequence[Shape]:
-        side = 1.8 / self.size
-        cells = np.argwhere(np.ones((self.size, self.size)))
-        return [
-            Shape(
-                box(0.9 * side, 0.9 * side, -side / 2) + (column * side - 0.9 + side / 2, 0.9 - row * side),
-                "peru" if (row, column) == (self.row[i], self.column[i]) else "lightgrey",
-            )
-            for row, column in cells.tolist()
-        ]
+        return cells(self.size, self.size, (self.row[i], self.column[i]))

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 from explore.core.errors import InputError
-from explore.envs.simulation import Array, Shape, Simulation, box
+from explore.envs.simulation import Array, Shape, Simulation, cells
 
 
 class KeyDoor(Simulation):
@@ -47,9 +47,4 @@ class KeyDoor(Simulation):
         return np.concatenate([np.eye(self.length)[self.place], self.key[:, None]], 1).astype(np.float32)
 
     def shapes(self, i: int) -> Sequence[Shape]:
-        side = 1.8 / self.length
-        carried = "gold" if self.key[i] else "peru"
-        return [
-            Shape(box(0.9 * side, 0.9 * side, -side / 2) + (x, 0), carried if s == self.place[i] else "lightgrey")
-            for s, x in enumerate(np.arange(self.length) * side - 0.9 + side / 2)
-        ]
+        return cells(1, self.length, (0, self.place[i]), "gold" if self.key[i] else "peru")

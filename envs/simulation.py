@@ -178,6 +178,20 @@ def box(width: float, height: float, bottom: float) -> Array:
     return np.array([(-w, bottom), (w, bottom), (w, bottom + height), (-w, bottom + height)])
 
 
+def cells(rows: int, columns: int, at: tuple[int, int], fill: str = "peru") -> list[Shape]:
+    """Return the squares of a grid that is 1.8 wide and centred at 0, of which the one `at` (row, column) is filled."""
+    side = 1.8 / columns
+    corners = box(0.9 * side, 0.9 * side, -side / 2)
+    return [
+        Shape(
+            corners + (column * side - 0.9 + side / 2, ((rows - 1) / 2 - row) * side),
+            fill if (row, column) == at else "lightgrey",
+        )
+        for row in range(rows)
+        for column in range(columns)
+    ]
+
+
 def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
     """Create a simulation of `n` copies; `simulation` is its class, as "module:Class", and `settings` its arguments."""
     cls = registry.load(simulation, "simulation")

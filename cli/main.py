@@ -37,11 +37,11 @@ def main() -> None:
     """Active learning and reinforcement-learning exploration on Bayesian neural networks."""
 
 
-@main.command("list", short_help="List posteriors, likelihoods, acquisitions, datasets, images or environments.")
+@main.command("list", short_help="List posteriors, acquisitions, bonuses, datasets and other plug-ins.")
 @click.argument("kind", type=click.Choice(sorted(KINDS)))
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of names and descriptions.")
 def list_plug_ins(kind: str, as_json: bool) -> None:
-    """List posteriors, likelihoods, acquisitions, datasets, images or environments with one line about each."""
+    """List posteriors, likelihoods, acquisitions, bonuses, datasets, images or environments, one line about each."""
     if kind == "envs":
         from explore.envs import ENVS as listed
     else:

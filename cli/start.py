@@ -82,7 +82,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     package, experiments, report = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
     # A restarted `torchrun` job gets its options again; modules that they name are trusted.
-    names = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
+    names = {key: options.get(key) for key in ("net", "posterior", "acquisition", "bonus")}
     with reading(folder):
         recorded = wanted = old = None
         if folder:

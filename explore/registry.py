@@ -27,9 +27,12 @@ FOR_ROWS = ("small", "hundreds", "classes")  # presets that `recommended_setting
 POSTERIOR = ("init", "update", "sample", "end_epoch")  # required methods
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
-    "images": "set of images",
+    "images": "set of images", "bonuses": "bonus",
 }  # fmt: skip
-HOMES = {"likelihoods": "nets.likelihoods", "data": "data.sets", "images": "images.sets"}  # default: the kind itself
+HOMES = {  # default: the kind itself
+    "likelihoods": "nets.likelihoods", "data": "data.sets", "images": "images.sets", "bonuses": "vime.bonuses"
+}  # fmt: skip
+TABLED = ("data", "images")  # kinds with a table of plug-ins
 
 
 def hyphened(name: str) -> str:
@@ -47,14 +50,15 @@ class _File(NamedTuple):
 
 def _files(kind: str, only: str | None = None) -> dict[str, _File]:
     """Return the plug-ins in all files of a kind's package, or only the plug-in named `only`."""
-    package = importlib.import_module(f"explore.{HOMES.get(kind, kind)}")
-    plug_ins = {}
-    for finder, module, _ in pkgutil.iter_modules(package.__path__):
+    home, plug_ins = f"explore.{HOMES.get(kind, kind)}", {}
+    package = sys.modules.get(home)  # not imported if it is not yet: explore.vime imports torch
+    paths = package.__path__ if package else [str(Path(__file__).parents[1].joinpath(*home.split(".")))]
+    for finder, module, _ in pkgutil.iter_modules(paths):
         source = Path(finder.path, f"{module}.py")  # type: ignore[union-attr]
         if only in (None, hyphened(module)) and source.exists():
             attribute, description, is_shared = _parsed(source)
             if attribute:
-                plug_ins[hyphened(module)] = _File(f"{package.__name__}.{module}", attribute, description)
+                plug_ins[hyphened(module)] = _File(f"{home}.{module}", attribute, description)
             elif not is_shared:
                 wanted = f"class {module.title().replace('_', '')} or function {module}"
                 raise InputError(
@@ -83,7 +87,7 @@ def _parsed(source: Path) -> tuple[str | None, str, bool]:
 
 def _table(kind: str) -> dict[str, Any]:
     """Return a copy of `PLUG_INS`, the table of plug-ins in a kind's package; {} if there is none."""
-    return dict(getattr(importlib.import_module(f"explore.{HOMES.get(kind, kind)}"), "PLUG_INS", {}))
+    return dict(importlib.import_module(f"explore.{HOMES[kind]}").PLUG_INS) if kind in TABLED else {}
 
 
 def _points(kind: str) -> dict[str, EntryPoint]:

@@ -19,7 +19,8 @@ from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.posteriors.vogn import VOGN
-from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay
+from explore.vime.bonuses.kl import KL
+from explore.vime.dynamics import DynamicsSettings, Replay
 from tests.tape import Tape
 
 NET = Net(mlp(3, [5], 1))
@@ -128,7 +129,7 @@ def test_a_dynamics_model_learns_the_same_by_replays(n_eff, monkeypatch):
 
         monkeypatch.setattr(graphs, "updates", updates)
         root, replay = Rng(0, dtype=torch.float64), Replay(100, 5, 3)
-        model = Dynamics(DynamicsSettings(n_eff=n_eff, updates=9, minimum=10, hidden=(4,)), 5, 3, root.stream("init"))
+        model = KL(DynamicsSettings(n_eff=n_eff, updates=9, minimum=10, hidden=(4,)), 5, 3, root.stream("init"))
         states = []
         for i in range(3):
             data = Rng(i, dtype=torch.float64)

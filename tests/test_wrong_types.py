@@ -85,7 +85,8 @@ CASES = {
     "VIME(gym.make('CartPole-v1'), hidden=32)": "hidden is 32; it must be a tuple of whole numbers",
 }
 WORDS = {
-    "reward(bonus='surprise')": "unknown bonus 'surprise'; allowed: expected-gain, kl, variance",
+    "reward(bonus='surprise')": "unknown bonus 'surprise'; allowed: count, disagreement, e3b, expected-gain, icm, kl, "
+    "novelty, rnd, variance",
     "reward(normalise='max')": "unknown normalise 'max'; allowed: latest, median, none, rms",
     "reward(n_eff='all')": "n_eff is 'all'; it must be a number or replay or none",
     "reward(target='last')": "unknown target 'last'; allowed: difference, next",

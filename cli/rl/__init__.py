@@ -18,13 +18,11 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
     help="An argument of the algorithm, net_arch, activation or log_std_init; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME",
-    help="Posterior of the dynamics model, from `explore list posteriors`; none: no bonus.",
+    "--posterior", type=NAMES, metavar="NAME",
+    help="Posterior of the dynamics model, from `explore list posteriors`; none: no bonus.  [default: noisy-kfac, if "
+    "the bonus has such a model]",
 )  # fmt: skip
-@click.option(
-    "--bonus", type=click.Choice(["kl", "expected-gain", "variance"]),
-    help="Bonus: information gain, expected information gain, or variance.  [default: kl]",
-)  # fmt: skip
+@click.option("--bonus", type=NAMES, metavar="NAME", help="From `explore list bonuses`.  [default: kl]")
 @click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
 @click.option(
     "--n-eff", metavar="N",
@@ -38,7 +36,7 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 )  # fmt: skip
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-    help="A setting of the posterior, or vime.KEY=VALUE of the bonus and the dynamics model; repeatable.",
+    help="A setting of the posterior (or of a bonus without one), or vime.KEY=VALUE of the bonus; repeatable.",
 )  # fmt: skip
 @click.option("--timesteps", type=POSITIVE, default=500_000, help="Environment steps, all copies together.")
 @click.option("--n-envs", type=COPIES, help="Copies of the environment.  [default: 10 for trpo, else 1]")

@@ -36,7 +36,8 @@ class Experiment:
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
         self.parts = (settings.env, settings.algo, settings.posterior)
         vime = settings.vime
-        bonus = f"{vime['eta']:g} x {vime['bonus']} of {vime['posterior']}" if vime else "no bonus"
+        of = f" of {settings.posterior}" if vime and "posterior" in vime else ""
+        bonus = f"{vime['eta']:g} x {vime['bonus']}" + of if vime else "no bonus"
         self.plan = f"{settings.algo} on {settings.env} with {bonus} on {place(device, settings.jobs)}"
         self.total = settings.seeds * settings.timesteps
         self.done = self._steps()

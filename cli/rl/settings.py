@@ -21,11 +21,11 @@ from explore import registry
 from explore.cli import problem
 from explore.core.errors import InputError, check_range
 from explore.runs.recorded import Values
-from explore.vime import DynamicsSettings, IntrinsicReward, RewardSettings
+from explore.vime import IntrinsicReward, RewardSettings
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": SAC}
 # Options that become settings unchanged.
-PLAIN = ("env", "algo", "posterior", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
+PLAIN = ("env", "algo", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
 # Options of the bonus; -p vime.KEY sets its other settings.
 BONUS = ("eta", "bonus", "normalise", "n_eff")
 # Arguments that are set elsewhere, and a memory layout of the replay buffer that cannot be saved in part.
@@ -51,7 +51,7 @@ class Settings:
     env_kwargs: Mapping[str, Any]
     algo: Literal["trpo", "ppo", "sac"]
     algo_settings: Values  # arguments of the algorithm, and of its policy
-    posterior: str
+    posterior: str  # or the bonus, if that has no posterior; "none": no bonus
     vime: Mapping[str, Any] | None  # arguments of `IntrinsicReward`; None: no bonus
     timesteps: int  # per seed, all copies of the environment together
     n_envs: int
@@ -91,12 +91,14 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if options["env"] is None:
         raise InputError("--env is missing. Pass a name from `explore list envs`, or another environment of Gymnasium")
     copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
+    vime = _vime(options)
     arguments = problem.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
     return Settings(
         **{name: options[name] for name in PLAIN}, n_envs=copies,
         jobs=min(options["jobs"], options["seeds"]),
         env_kwargs={key: _json(text) for key, text in arguments.items()},
-        algo_settings=_algorithm(options, copies), vime=_vime(options),
+        algo_settings=_algorithm(options, copies), vime=vime,
+        posterior=vime.get("posterior", vime["bonus"]) if vime else "none",
     )  # fmt: skip
 
 
@@ -164,21 +166,27 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
             first = "-p" if options["parameters"] else "--" + next(iter(chosen)).replace("_", "-")
             raise InputError(f"{first} needs a bonus, which --posterior none turns off. Leave {first} out")
         return None
-    hints = registry.settings_of(RewardSettings) | registry.settings_of(DynamicsSettings)
+    kind = registry.find("bonuses", chosen.get("bonus", RewardSettings.bonus))
+    own, common = registry.settings_of(kind.Settings), registry.settings_of(RewardSettings)
+    posterior = options["posterior"] or getattr(kind.Settings, "posterior", None)
+    if posterior and not hasattr(kind.Settings, "posterior"):
+        raise InputError(f"--bonus {chosen['bonus']} has no posterior. Leave --posterior out")
     if "n_eff" in chosen:
-        chosen |= registry.parse({"n_eff": hints["n_eff"]}, {"n_eff": chosen["n_eff"]})
-    vime = {name: hint for name, hint in hints.items() if name not in BONUS} | {"encoder": str}
-    targets = {"": registry.find("posteriors", options["posterior"]), "vime": vime}
+        if "n_eff" not in own:
+            raise InputError(f"--n-eff is a setting of posteriors; --bonus {chosen['bonus']} has none. Leave it out")
+        chosen |= registry.parse({"n_eff": own["n_eff"]}, {"n_eff": chosen["n_eff"]})
+    vime = {name: hint for name, hint in (common | own).items() if name not in BONUS} | {"encoder": str}
+    targets = {"": registry.find("posteriors", posterior) if posterior else own, "vime": vime}
     parsed = problem.parse(options["parameters"], targets)
     if "interval" in parsed["vime"] and options["algo"] != "sac":
         raise InputError(f"-p vime.interval has no effect with {options['algo']}: its batches are rollouts. Omit it")
     further: dict[str, Any] = parsed["vime"]
     encoder = {"encoder": further.pop("encoder")} if "encoder" in further else {}
-    plug_in: dict[str, Any] = {"posterior": options["posterior"], "posterior_settings": parsed[""]}
+    plug_in = {"posterior": posterior, "posterior_settings": parsed[""]} if posterior else parsed[""]
     space = spaces.Box(0, 1, (1,))  # sizes do not change the settings
     reward = IntrinsicReward(space, space, **plug_in, **chosen, **further)
-    bonus, dynamics = _fields(reward.settings), _fields(reward.dynamics_settings)
-    return bonus | dynamics | encoder | plug_in | {"posterior_settings": _fields(reward.dynamics.posterior)}
+    whole = _fields(reward.settings) | _fields(reward.model_settings) | encoder
+    return whole | plug_in | ({"posterior_settings": _fields(reward.model.posterior)} if posterior else {})
 
 
 def _fields(record: Any) -> dict[str, Any]:

@@ -55,18 +55,18 @@ def measure(
     reward = IntrinsicReward(*spaces, posterior=name, device=device)
     data = transitions(n, observations, actions)
     reward.batch(data)
-    posterior, state = reward.dynamics.posterior, reward.dynamics.state.posterior
-    batch = reward.dynamics.batch(*reward.tensors(data))
+    posterior, state = reward.model.posterior, reward.model.state.posterior
+    batch = reward.model.batch(*reward.tensors(data))
 
     def one_by_one() -> None:
         for i in range(alone):
             one = Batch(batch.x[:, i : i + 1], batch.y[:, i : i + 1])
             new, _ = posterior.update(state, one, reward.rng.stream("fit", i))
-            posterior.kl(new, state)  # type: ignore[attr-defined]
+            posterior.kl(new, state)
 
     score = seconds(lambda: reward.score(data), repeats, device)
     single = seconds(one_by_one, 1, device) / alone * n
-    updates = seconds(lambda: reward.dynamics.train(reward.replay, reward.rng.stream("fit", 0)), repeats, device)
+    updates = seconds(lambda: reward.model.train(reward.replay, reward.rng.stream("fit", 0)), repeats, device)
     return {
         "posterior": name, "score_s": score, "updates_s": updates, "iteration_s": score + updates,
         "one_by_one_s": single, "times_faster": single / score,

@@ -7,9 +7,9 @@
     python -m experiments.sparse_control.report                 # results/*.md, comparisons.csv and figure.png
 
 Zhang et al.: Noisy Natural Gradient as Variational Inference (2017), Figure 3, after Houthooft et al.: VIME (2016).
-Every run is `explore rl`, or rnd.py, with a run folder under --runs; one that was interrupted is resumed (of rnd.py:
-begun anew), one that is complete is left alone, so the commands may be given again at any time. --dry-run shows what is
-left. Settings that decide on the numbers are given in full: defaults may change, what these commands mean does not.
+Every run is `explore rl`, with a run folder under --runs; one that was interrupted is resumed, one that is complete is
+left alone, so the commands may be given again at any time. --dry-run shows what is left. Settings that decide on the
+numbers are given in full: defaults may change, what these commands mean does not.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ RND_ETA = 0.001  # the default of every bonus: nothing was tuned
 VARIANTS = {
     "": [],
     "zero-critic": ["--algo-param", "value_init=zero"],
-    "recent": ["--window", "10"],  # of rnd.py
     "restarts": ["-p", "reset_interval=50"],  # of noisy-ekfac's eigenvalues, as its preset `vime` has them
 }
 
@@ -103,28 +102,23 @@ class Job(NamedTuple):
 
     def command(self, runs: Path) -> list[str]:
         """What trains it, or the rest of it."""
-        task = TASKS[self.task]
-        if self.posterior == RND:
-            return [
-                sys.executable, "-m", "experiments.sparse_control.rnd", "--eta", f"{self.eta:g}",
-                "--folder", str(self.folder(runs)),
-                *VARIANTS[self.variant], *task.environment, "--seed", str(self.seed),
-                "--timesteps", str(self.iterations * BATCH),
-            ]  # fmt: skip
         own = [sys.executable, "-m", "explore.cli", "rl"]
         if self.folder(runs).exists():
             return [*own, "--resume", str(self.folder(runs)), "--quiet", "--json"]
         return [
-            *own, *task.environment, "--posterior", self.posterior, *self._bonus(), "--seed", str(self.seed),
+            *own, *TASKS[self.task].environment, *self._bonus(), "--seed", str(self.seed),
             "--timesteps", str(self.iterations * BATCH), "--checkpoint-freq", "10", "--out", str(runs),
             "--name", self.name, "--quiet", "--json", *VARIANTS[self.variant],
         ]  # fmt: skip
 
     def _bonus(self) -> list[str]:
         if self.eta is None:
-            return []
+            return ["--posterior", "none"]
+        if self.posterior == RND:
+            return ["--bonus", RND, "--eta", f"{self.eta:g}", "--normalise", "rms", "-p", "vime.clip=none"]
         own = ["prior_variance=0.25", *POSTERIORS[self.posterior].split(), f"vime.clip={TASKS[self.task].clip}"]
-        return ["--eta", f"{self.eta:g}", "--normalise", "median", *(word for text in own for word in ("-p", text))]
+        posterior = ["--posterior", self.posterior, "--bonus", "kl", "--eta", f"{self.eta:g}"]
+        return [*posterior, "--normalise", "median", *(word for text in own for word in ("-p", text))]
 
 
 def tuning(task: str, posteriors: list[str]) -> Iterator[Job]:
@@ -161,7 +155,7 @@ def further(seeds: int, iterations: int) -> Iterator[Job]:
     """Conditions that the figure does not have, each for a question of its own; README.md says which."""
     car, pole = "mountain-car", "cart-pole"
     conditions = [
-        (car, RND, RND_ETA, ""), (pole, RND, RND_ETA, ""), (pole, RND, RND_ETA, "recent"),
+        (car, RND, RND_ETA, ""), (pole, RND, RND_ETA, ""),
         (car, "none", None, "zero-critic"), (car, "noisy-kfac", 0.0001, "zero-critic"),
         (car, "noisy-ekfac", 0.0001, "restarts"),
     ]  # fmt: skip

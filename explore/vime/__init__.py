@@ -1,5 +1,7 @@
 """Curiosity for reinforcement learning: an intrinsic reward for the information gain of a Bayesian dynamics model."""
 
+from explore.vime.bonuses.base import Bonus as Bonus
+from explore.vime.bonuses.base import BonusSettings as BonusSettings
 from explore.vime.dynamics import DynamicsSettings as DynamicsSettings
 from explore.vime.env_wrappers import VIME as VIME
 from explore.vime.env_wrappers import VIMEVector as VIMEVector

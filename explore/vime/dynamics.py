@@ -10,7 +10,7 @@ from torch import Tensor
 
 from explore import registry
 from explore.core import tree
-from explore.core.errors import Checked, InputError, shown
+from explore.core.errors import InputError, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.execution import graphs
@@ -21,63 +21,14 @@ from explore.learning.scaling import Standardiser, bounded
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import width
+from explore.vime.bonuses.base import SCALED, Bonus, BonusSettings
+from explore.vime.replay import Replay
 
-
-class Replay:
-    """A buffer of the last `capacity` transitions: I inputs (observation and action), O outputs (next observation)."""
-
-    def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
-        self.capacity, self.total = capacity, 0
-        # The operating system allocates only rows that are written, so unused rows cost no memory.
-        self._inputs = torch.empty(capacity, inputs, device=device)
-        self._next = torch.empty(capacity, outputs, device=device)
-
-    def __len__(self) -> int:
-        return min(self.total, self.capacity)
-
-    @property
-    def inputs(self) -> Float[Tensor, "n I"]:
-        """Observations and actions of all transitions, in arbitrary order."""
-        return self._inputs[: len(self)]
-
-    @property
-    def next(self) -> Float[Tensor, "n O"]:
-        """The next observations of all transitions, in the order of `inputs`."""
-        return self._next[: len(self)]
-
-    def add(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> None:
-        """Store transitions, ordered from oldest to newest."""
-        inputs, following = inputs[-self.capacity :], following[-self.capacity :]
-        rows = self._rows(self.total, len(inputs))
-        self._inputs[rows], self._next[rows] = inputs, following
-        self.total += len(inputs)
-
-    def last(self, n: int) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
-        """Return the newest n transitions (all if there are fewer), ordered from oldest to newest."""
-        n = min(n, len(self))
-        rows = self._rows(self.total - n, n)
-        return self._inputs[rows], self._next[rows]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return all stored transitions, ordered from oldest to newest."""
-        inputs, following = self.last(len(self))
-        return {"inputs": inputs, "next": following, "seen": torch.tensor(self.total)}
-
-    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Resume from the `state_dict` of a replay with the same sizes."""
-        self.total = int(saved["seen"]) - len(saved["inputs"])
-        self.add(saved["inputs"].to(self._inputs), saved["next"].to(self._next))
-
-    def _rows(self, first: int, n: int) -> Int[Tensor, " n"]:
-        return torch.arange(first, first + n, device=self._inputs.device) % self.capacity
-
-
-SCALED = 2**20  # numbers from which scales are computed
 RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynamicsSettings(Checked):
+class DynamicsSettings(BonusSettings):
     """Settings of the dynamics model; defaults as in Houthooft et al. (2016), except for the noise."""
 
     # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
@@ -92,17 +43,14 @@ class DynamicsSettings(Checked):
     target: Literal["next", "difference"] = "next"  # the next observation, or its difference from the current one
     updates: int = 500  # training steps after each batch of experience
     batch_size: int = 10  # transitions per step
-    capacity: int = 100_000  # maximum number of transitions in the replay
-    minimum: int = 500  # transitions stored before the first training
+    samples: int = 30  # weight samples for "expected-gain" and "variance", and for the quality of the model
 
-    ranges: ClassVar[dict[str, str]] = dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, 1e7]")
+    ranges: ClassVar[dict[str, str]] = {"updates": "[1, 1e7]", "batch_size": "[1, 1e7]", "samples": "[2, 1e4]"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.posterior_settings, Mapping):
             raise InputError(f"posterior_settings is {shown(self.posterior_settings)}; it must be a dict of settings")
-        if self.capacity < self.minimum:
-            raise InputError(f"capacity is {self.capacity}; it must be at least minimum, {self.minimum}")
         if not all(1 <= units <= 10**5 for units in self.hidden or ()):
             raise InputError(f"hidden is {shown(self.hidden)}; every layer must have 1 to 100000 units")
 
@@ -147,15 +95,19 @@ class DynamicsState(NamedTuple):
     scaled: Int[Tensor, ""]  # ... and when the scales were last computed
 
 
-class Dynamics:
+class Dynamics(Bonus):
     """A Bayesian neural network for p(o' | o, a), on data standardised by the means and scales of the last training.
 
     The I `inputs` are the observation o (first O numbers) and the action a; the O `outputs`, the next observation o'.
+    Subclasses score transitions in their own way.
     """
+
+    Settings = DynamicsSettings
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self._rng = settings.resolved(), rng
         self.posterior = self.settings.build(inputs, outputs)
+        _check_posterior(self.posterior, settings.posterior)
         if self.posterior.net.trained:
             raise InputError("the dynamics model standardises its data; use Net without trained=True")
         self._updates: graphs.Updates | None = None
@@ -205,7 +157,8 @@ class Dynamics:
 
     def _rescaled(self, replay: Replay, rng: Rng) -> DynamicsState:
         """Return the state with the scales and the effective data size of the replay."""
-        inputs, target = self._sample(replay, rng)
+        inputs, following = replay.sample(max(SCALED // replay.inputs.shape[1], 1024), rng)
+        target = self._target(inputs, following)
         scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
         x_mean, x_scale, y_mean, y_scale = (t.to(self._rng.dtype) for t in scales)
         return self.state._replace(
@@ -226,7 +179,7 @@ class Dynamics:
         return state._replace(common=state.common._replace(n_data=n_data))
 
     @property
-    def alive(self) -> bool:
+    def alive(self) -> bool:  # type: ignore[override]
         """Whether the fit has not diverged."""
         return bool(self.state.posterior.common.alive.all())
 
@@ -238,10 +191,13 @@ class Dynamics:
         values = self.posterior.learned(state) | {"initial_curvature_share": share}
         return {name: float(value) for name, value in values.items()}
 
-    def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
+    def predictor(self, rng: Rng) -> Predictor:
+        """Draw networks from the posterior."""
+        return Predictor.sample(self.posterior, self.state.posterior, self.settings.samples, rng)
+
+    def quality(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], rng: Rng) -> dict[str, float]:
         """Return NLL per transition (nats), RMSE in standardised units, and the coverage of central 95 % intervals."""
-        predictor = Predictor.sample(self.posterior, self.state.posterior, samples, rng)
-        metrics = predictor.evaluate(batch.x, batch.y, ranked=False)
+        metrics = self.predictor(rng).evaluate(*self.batch(inputs, following), ranked=False)
         return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -252,14 +208,6 @@ class Dynamics:
         """Resume from the `state_dict` of a model with the same settings."""
         nothing = {name: torch.tensor(0) for name in ("learned", "scaled")}  # older versions did not save these
         self.state = tree.restore(self.state, nothing | dict(saved))
-
-    def _sample(self, replay: Replay, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "1 n O"]]:
-        """Return inputs and targets for computing the scales: of all transitions, or of a random subset of many."""
-        inputs, following, n = replay.inputs, replay.next, max(SCALED // replay.inputs.shape[1], 1024)
-        if len(replay) > n:
-            rows = (rng.uniform(1, n)[0] * len(replay)).long()
-            inputs, following = inputs[rows], following[rows]
-        return inputs, self._target(inputs, following)
 
     def _target(self, inputs: Tensor, following: Tensor) -> Float[Tensor, "1 n O"]:
         if self.settings.target == "difference":
@@ -278,8 +226,8 @@ def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
         raise InputError(f"the posterior's network has {sizes}; this environment needs {inputs} and {outputs}")
 
 
-def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Raise InputError if the posterior does not support `bonus`; `asked` is the user's choice, a name or an object."""
+def _check_posterior(posterior: Predictive, asked: Any) -> None:
+    """Raise InputError if the posterior supports no bonus; `asked` is the user's choice, a name or an object."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
         raise InputError(f"{name} is a point estimate; choose a posterior with weight uncertainty")
@@ -290,5 +238,3 @@ def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
         hint = ", or use the preset vime" if has_preset else ""
         why = "has no weight noise during warm_start, which the dynamics model never leaves"
         raise InputError(f"{name} {why}; set warm_start=0{hint}")
-    if bonus == "kl" and not hasattr(posterior, "gain"):
-        raise InputError(f"bonus='kl' needs a posterior with a density; with {name} use 'expected-gain' or 'variance'")

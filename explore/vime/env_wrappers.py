@@ -8,6 +8,7 @@ episode, "extrinsic_return" and "intrinsic_return". The model is trained after e
 batches determine the divisor of the bonus.
 """
 
+import itertools
 import sys
 from collections.abc import Mapping
 from types import FrameType
@@ -28,6 +29,25 @@ from explore.vime.spaces import Array, Vectors
 
 KEYS = ("extrinsic_reward", "intrinsic_reward", "intrinsic_raw")
 RETURNS = ("extrinsic_return", "intrinsic_return")
+
+
+_NUMBERS = itertools.count()  # of episodes in this process
+
+
+class Numbers:
+    """The number of the current episode of each parallel environment; no two episodes have the same."""
+
+    def __init__(self, environments: int):
+        self._now = np.zeros(environments, int)
+        self.begin(np.ones(environments, bool))
+
+    def begin(self, where: Array) -> None:
+        """Begin new episodes in the environments of the mask `where` [n]."""
+        self._now[where] = [next(_NUMBERS) for _ in range(int(where.sum()))]
+
+    def episodes(self) -> Array:
+        """Return the index of each environment and the number of its episode, [n, 2]."""
+        return np.stack([np.arange(len(self._now)), self._now], 1)
 
 
 class Sums:
@@ -80,7 +100,7 @@ class Stepwise:
         self.bonus = IntrinsicReward(observation_space, action_space, seed=seed or 0, **settings)
         self._seeded = seed is not None
         self._last: Array | None = None
-        self._returns = Sums(2, copies)
+        self._returns, self._numbers = Sums(2, copies), Numbers(copies)
 
     def seed(self, seed: int | None) -> None:
         """Seed the bonus with the environment's seed, unless the bonus already has a seed or transitions."""
@@ -92,6 +112,7 @@ class Stepwise:
         """Begin episodes with these observations, in the copies of the mask `where` [n] (True: all copies)."""
         self._last = observations
         self._returns.begin(np.asarray(where))
+        self._numbers.begin(np.broadcast_to(where, len(observations)))
 
     def step(
         self,
@@ -120,7 +141,9 @@ class Stepwise:
         real = np.ones(n, bool) if real is None else real
         if real.any():
             after = following(self.bonus.observations, observations, ends)
-            raw[real], paid[real] = self.bonus.step(Transitions(before[real], actions[real], after[real]))
+            episodes = self._numbers.episodes()[real]
+            raw[real], paid[real] = self.bonus.step(Transitions(before[real], actions[real], after[real], episodes))
+        self._numbers.begin(np.asarray(ended))
         return Paid(extrinsic, paid, raw, self._returns.add(np.stack([extrinsic, paid]), ended), ended, True)
 
 

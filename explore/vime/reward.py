@@ -15,25 +15,23 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore.acquisitions.conditioning import joint_gain, signals
+from explore import registry
 from explore.core import tree
-from explore.core.errors import Checked, Failure, InputError, one_of
+from explore.core.errors import Checked, Failure, InputError, one_of, shown
 from explore.core.rng import Rng
-from explore.core.shapes import Batch
-from explore.inference.predict import Predictor
-from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay, check_posterior
+from explore.vime.bonuses.base import Bonus
+from explore.vime.replay import Replay
 from explore.vime.spaces import Array, Encoder, Vectors
 
 QUEUE = 10  # number of batches over which the divisor is averaged
-CHUNK = 1024  # transitions scored at once
 CHECKED = 2**15  # about the most numbers on which the quality of the model is measured, in at least 64 transitions
 LARGEST = float(torch.finfo(torch.float32).max)  # placeholder for a bonus that overflows
 MOST = 1e12  # maximum bonus; squared returns stay finite in single precision
@@ -47,25 +45,22 @@ class RewardSettings(Checked):
 
     eta: float = 0.001  # weight of the bonus relative to the environment's reward
     eta_decay: float = 1.0  # factor on eta after each batch
-    # "kl": the information gain of the transition (posteriors with a density); "expected-gain": the expected
-    # information gain given o and a, 1/2 log det(I + Cov_f / s^2); "variance": the mean predictive variance.
-    bonus: Literal["kl", "expected-gain", "variance"] = "kl"
+    bonus: str = "kl"  # a name from `explore list bonuses`, or "module:Class"
     # The divisor of the bonus. "latest": the median of the latest batch, so that the median bonus is eta; "median":
     # the mean of the last 10 batch medians, as in the paper; "rms": the root mean square of the last 10 batches.
     normalise: Literal["latest", "median", "rms", "none"] = "latest"
     clip: float | None = 10.0  # clips a bonus at this multiple of the divisor; None: no clipping, as in the paper
-    samples: int = 30  # weight samples for "expected-gain" and "variance", and for the quality of the model
     interval: int = 5000  # transitions per batch, if experience arrives step by step
 
     ranges: ClassVar[dict[str, str]] = {
-        "eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, 1e4]", "interval": "[1, inf)"
+        "eta": "[0, inf)", "eta_decay": "(0, 1]", "interval": "[1, inf)"
     }  # fmt: skip
 
 
 class Reward(NamedTuple):
     """The bonuses of n transitions before and after scaling, [n] each."""
 
-    raw: Array  # in nats; for "variance" in squared standardised units
+    raw: Array  # in the unit of the bonus; in nats for "kl" and "expected-gain"
     scaled: Array  # eta * raw / divisor, added to the environment's reward
 
 
@@ -75,6 +70,14 @@ class Transitions(NamedTuple):
     observations: Array  # [n, O]
     actions: Array  # [n, A]
     following: Array  # [n, O], the next observations; at the end of an episode its last one, not the one after reset
+    # [n, 2], for episodic bonuses: the copy of the environment, and the number of its episode. None: each transition is
+    # the first of an episode.
+    episodes: Array | None = None
+
+    def part(self, rows: Any) -> "Transitions":
+        """Return the transitions at these `rows`: a mask, indices or a slice."""
+        some: Any = (None if values is None else values[rows] for values in self)
+        return Transitions(*some)
 
 
 @runtime_checkable
@@ -89,7 +92,7 @@ class RolloutBonus(Protocol):
 
 
 class IntrinsicReward:
-    """The bonus of VIME, which scores transitions, stores them, and trains the dynamics model on them.
+    """An intrinsic reward, which scores transitions, stores them, and trains the model of the bonus on them.
 
     Transitions with NaN or infinity are dropped. A bonus that overflows is clipped (to at most 1e12) and does not enter
     the divisor. A model that diverges is restarted once and trained on all stored transitions.
@@ -100,7 +103,8 @@ class IntrinsicReward:
         seed: root of the random numbers.
         device: device of the model.
         encoder: a function that converts observations to vectors, see `Vectors`.
-        settings: any fields of `RewardSettings` and `DynamicsSettings`.
+        settings: any fields of `RewardSettings` and of the bonus's own `Settings` (with a posterior:
+            `DynamicsSettings`).
     """
 
     def __init__(
@@ -114,22 +118,25 @@ class IntrinsicReward:
         **settings: Any,
     ):
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}  # JSON has no tuples
-        bonus, model = ({f.name for f in fields(kind)} for kind in (RewardSettings, DynamicsSettings))
+        self._kind: type[Bonus] = registry.find("bonuses", settings.get("bonus", RewardSettings.bonus))
+        if not (isinstance(self._kind, type) and issubclass(self._kind, Bonus)):
+            raise InputError(f"bonus is {shown(settings['bonus'])}; its class must be a subclass of explore.vime.Bonus")
+        bonus, model = ({f.name for f in fields(kind)} for kind in (RewardSettings, self._kind.Settings))
         if unknown := settings.keys() - bonus - model:
             raise one_of("setting", min(unknown), bonus | model)
         self.settings = RewardSettings(**{k: v for k, v in settings.items() if k in bonus})
-        self.dynamics_settings = DynamicsSettings(**{k: v for k, v in settings.items() if k in model}).resolved()
+        self.model_settings = self._kind.Settings(**{k: v for k, v in settings.items() if k in model})
         self.observations = Vectors(observation_space, "observations", encoder)
         self.actions = Vectors(action_space, "actions")
         self._device = device
         self.seed(seed)
-        check_posterior(self.dynamics.posterior, self.dynamics_settings.posterior, self.settings.bonus)
+        self.model_settings = self.model.settings  # with the values that None stands for
 
     def seed(self, seed: int) -> None:
         """Start over with this seed, an empty replay and an untrained model."""
         self.rng = Rng(seed, self._device)
-        self.dynamics = self._fresh()
-        self.replay = Replay(self.dynamics_settings.capacity, *self._sizes, self._device)
+        self.model: Any = self._fresh()  # of type `Bonus`
+        self.replay = Replay(self.model_settings.capacity, *self._sizes, self._device)
         self.metrics: dict[str, float] = {}  # of the last finished batch, by TensorBoard tag
         self.batches = self.dropped = self.restarts = 0  # finished batches, dropped transitions, restarts of the model
         self.paid = False  # whether any bonus was not 0, before its weight eta
@@ -158,7 +165,7 @@ class IntrinsicReward:
     def score(self, transitions: Transitions) -> Float[Array, " n"]:
         """Return the raw bonus under the current model (0 if untrained), without storing transitions or training."""
         finite, tensors = self._finite(transitions)
-        return _spread(self._raw(*tensors, 0), finite)
+        return _spread(self._raw(*tensors, None, 0), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return eta * min(raw / divisor, `clip`), but at most 1e12; return 0 while the divisor is None or 0."""
@@ -171,7 +178,7 @@ class IntrinsicReward:
     def batch(self, transitions: Transitions) -> Reward:
         """Return the bonus of a whole batch, then train. The divisor includes this batch, as in the paper."""
         finite, tensors = self._finite(transitions)
-        raw = self._raw(*tensors, 0)
+        raw = self._raw(*tensors, self._episodes(transitions, finite), 0)
         self._store(finite, tensors)
         if self._trained:
             self._add_level(raw)
@@ -182,7 +189,7 @@ class IntrinsicReward:
     def step(self, transitions: Transitions) -> Reward:
         """Return the bonus of new transitions, scaled by earlier batches. Train after every `interval` transitions."""
         finite, tensors = self._finite(transitions)
-        raw = self._raw(*tensors, len(self._open) + 1)
+        raw = self._raw(*tensors, self._episodes(transitions, finite), len(self._open) + 1)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
         self._store(finite, tensors)
         self._open.append(raw)
@@ -191,8 +198,8 @@ class IntrinsicReward:
             if self._trained:
                 self._add_level(raws)
             self._learn(raws)
-            if self._trained and not self._levels:
-                self._add_level(self._raw(*self.replay.last(len(raws)), 0))
+            if self._trained and not self._levels and not self.model.episodic:
+                self._add_level(self._raw(*self.replay.last(len(raws)), None, 0))
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -207,7 +214,7 @@ class IntrinsicReward:
             "calls": torch.tensor([len(raw) for raw in self._open]),
             "meaning": tree.from_plain(self._meaning()),
         }
-        parts = {"replay": self.replay.state_dict(), "dynamics": self.dynamics.state_dict(), "reward": reward}
+        parts = {"replay": self.replay.state_dict(), "dynamics": self.model.state_dict(), "reward": reward}
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
@@ -233,7 +240,7 @@ class IntrinsicReward:
                 values = f"{different}={before.get(different)!r}, but this bonus has {now[different]!r}"
                 raise InputError(f"it was saved with {values}; use the same setting, or start over")
         self.seed(int(reward["seed"]))
-        self.dynamics.load_state_dict(parts["dynamics"])
+        self.model.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])
         self._trained = bool(reward["trained"])
         vars(self).update({name: int(reward[name]) for name in COUNTERS})
@@ -244,34 +251,18 @@ class IntrinsicReward:
 
     def _meaning(self) -> dict[str, Any]:
         """Return the settings that must match when a saved state is loaded."""
-        bonus, model = self.settings, self.dynamics_settings
-        return {"bonus": bonus.bonus, "normalise": bonus.normalise, "target": model.target, "n_eff": model.n_eff}
+        bonus, model = self.settings, self.model_settings
+        own = {name: getattr(model, name) for name in ("target", "n_eff") if hasattr(model, name)}
+        return {"bonus": bonus.bonus, "normalise": bonus.normalise, **own}
 
-    def _raw(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], call: int) -> Float[Array, " n"]:
+    def _raw(
+        self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], episodes: Int[Tensor, "n 2"] | None,
+        call: int,
+    ) -> Float[Array, " n"]:  # fmt: skip
         if not (self._trained and len(inputs)):
             return np.zeros(len(inputs))
-        batch = self.dynamics.batch(inputs, following)
-        chunks = zip(batch.x.split(CHUNK, 1), batch.y.split(CHUNK, 1), strict=True)
-        # Every chunk restarts the stream: all transitions are scored with the same weights.
-        raw = [self._score(Batch(*chunk), self.rng.stream("acquire", self.batches, call)) for chunk in chunks]
-        return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), nan=LARGEST, posinf=LARGEST, neginf=LARGEST)
-
-    def _score(self, batch: Batch, rng: Rng) -> Float[Tensor, " n"]:
-        posterior: Any = self.dynamics.posterior
-        state, kind = self.dynamics.state.posterior, self.settings.bonus
-        if hasattr(posterior, "expected_gain") and kind != "variance":  # in closed form
-            exact = kind == "kl"
-            gain = posterior.information_gain(state, batch) if exact else posterior.expected_gain(state, batch.x)
-            return cast(Tensor, gain.squeeze(0))
-        if kind == "kl":
-            return cast(Tensor, posterior.gain(state, batch, rng).squeeze(0))
-        predictor = Predictor.sample(posterior, state, self.settings.samples, rng)
-        if kind == "variance":
-            return predictor.moments(batch.x).variance.mean(-1).squeeze(0)
-        noise = posterior.expected_noise(state)
-        outs = (out for _, out in predictor.outputs(batch.x))
-        gains = [joint_gain(signals(posterior.likelihood, noise, out), None) for out in outs]
-        return torch.cat(gains, 1).squeeze(0)
+        raw = self.model.follow(inputs, following, episodes, self.rng.stream("acquire", self.batches, call))
+        return np.nan_to_num(raw.double().cpu().numpy(), nan=LARGEST, posinf=LARGEST, neginf=LARGEST)
 
     def _add_level(self, raw: Float[Array, " n"]) -> None:
         if len(exact := raw[raw < LARGEST]):  # placeholders of overflows would dominate a mean
@@ -288,39 +279,39 @@ class IntrinsicReward:
             metrics["vime/kl_divisor"] = self.divisor
         if self._trained and len(raw):  # the model was not trained on these transitions yet
             metrics |= self._quality(inputs, following, "before")
-        if len(self.replay) >= self.dynamics_settings.minimum:
+        if len(self.replay) >= self.model_settings.minimum:
             self._train()
             if len(raw):
                 metrics |= self._quality(inputs, following, "after")
-            metrics |= {f"vime/{name}": value for name, value in self.dynamics.learned.items()}
+            metrics |= {f"vime/{name}": value for name, value in self.model.learned.items()}
         self.metrics = metrics | {"vime/restarts": float(self.restarts)}
         self.batches += 1
 
     def _train(self) -> None:
-        self.dynamics.train(self.replay, self.rng.stream("fit", self.batches))
-        if not self.dynamics.alive and not self.restarts:
+        self.model.train(self.replay, self.rng.stream("fit", self.batches))
+        if not self.model.alive and not self.restarts:
             count = len(self.replay)
             warnings.warn(f"the dynamics model diverged and was restarted on {count} stored transitions", stacklevel=2)
             self.restarts = 1
             self._levels.clear()  # they are of the old model
-            self.dynamics = self._fresh(1)
-            self.dynamics.train(self.replay, self.rng.stream("fit", self.batches, 1))
-        if not self.dynamics.alive:
+            self.model = self._fresh(1)
+            self.model.train(self.replay, self.rng.stream("fit", self.batches, 1))
+        if not self.model.alive:
             raise Failure("the dynamics model diverged again after a restart; change lr, damping or the posterior")
         self._trained = True
 
     def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
         rng, step = self.rng.stream("test", self.batches), -(-len(inputs) // max(CHECKED // following.shape[1], 64))
         inputs, following = inputs[::step], following[::step]
-        quality = self.dynamics.quality(self.dynamics.batch(inputs, following), rng, self.settings.samples)
+        quality = self.model.quality(inputs, following, rng)
         return {f"vime/dyn_{name}_{when}": value for name, value in quality.items()}
 
-    def _fresh(self, *index: int) -> Dynamics:
-        return Dynamics(self.dynamics_settings, *self._sizes, self.rng.stream("init", *index))
+    def _fresh(self, *index: int) -> Bonus:
+        return self._kind(self.model_settings, *self._sizes, self.rng.stream("init", *index))
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """The sizes of the dynamics model's inputs (observation and action) and outputs (next observation)."""
+        """The sizes of the model's inputs (observation and action) and outputs (next observation)."""
         return self.observations.size + self.actions.size, self.observations.size
 
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
@@ -337,6 +328,9 @@ class IntrinsicReward:
         inputs, following = self.tensors(transitions)
         finite = inputs.isfinite().all(1) & following.isfinite().all(1)
         return finite.cpu().numpy(), (inputs[finite], following[finite])
+
+    def _episodes(self, transitions: Transitions, finite: Bool[Array, " n"]) -> Int[Tensor, "m 2"] | None:
+        return None if transitions.episodes is None else self.rng.tensor(transitions.episodes[finite])
 
     def tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
         inputs = np.concatenate([transitions.observations, transitions.actions], 1)

@@ -125,7 +125,7 @@ def test_python_m_is_the_command():
     )
     assert done.returncode == 2
     assert "Usage: explore list" in done.stderr
-    assert "'acquisitions', 'datasets', 'envs', 'images', 'likelihoods', 'posteriors'" in done.stderr
+    assert "'acquisitions', 'bonuses', 'datasets', 'envs', 'images', 'likelihoods', 'posteriors'" in done.stderr
 
 
 def test_an_unknown_command(explore):

@@ -899,7 +899,17 @@ def test_report_of_rewards_that_came_late():
             ["-p", "vime.encoder=nowhere:f"],
             "cannot load the encoder 'nowhere:f': No module named 'nowhere'; install it, or add its folder",
         ),
-        (["--bonus", "surprise"], "'kl', 'expected-gain', 'variance'"),
+        (
+            ["--bonus", "surprise"],
+            "unknown bonus 'surprise'; allowed: count, disagreement, e3b, expected-gain, icm, kl, novelty, rnd, variance",
+        ),
+        (["--bonus", "rnd", "--posterior", "bbb"], "--bonus rnd has no posterior. Leave --posterior out"),
+        (["--bonus", "icm", "--n-eff", "9"], "--n-eff is a setting of posteriors; --bonus icm has none"),
+        (
+            ["--env", "Pendulum-v1", "--bonus", "e3b", "--algo", "sac"],
+            "e3b needs the episode so far, which sampled transitions do not have",
+        ),
+        (["--bonus", "count", "-p", "units=3"], "unknown setting 'units'; allowed: bits, capacity, minimum"),
         (["--timesteps", "0"], "Invalid value for '--timesteps'"),
         (["--device", "abacus"], "device 'abacus' is not available; allowed"),
         (["--name", "../x"], "--name is '../x'"),

@@ -1,10 +1,12 @@
 """Tabular worlds, in which it is known what has been seen how often."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from gymnasium import spaces
 from scipy.stats import spearmanr
 
+from explore import registry
 from explore.vime.reward import IntrinsicReward, Transitions
 
 LENGTH, COPIES, STEPS = 20, 8, 768
@@ -41,28 +43,69 @@ class World:
         return [np.concatenate(part) for part in zip(*every, strict=True)]
 
 
+EXACT = {"posterior": "last-layer"}
+GLOBAL = {"kl": EXACT, "expected-gain": EXACT, "variance": EXACT, "rnd": {}, "count": {}}
+
+
+def made(bonus, world, seed, **settings):
+    box = spaces.Box(0, 1, (world.size,), np.float32)
+    return IntrinsicReward(box, spaces.Discrete(2), seed=seed, bonus=bonus, **settings)
+
+
 @pytest.mark.parametrize("flag", [0, 1], ids=["chain", "flag"])
-@pytest.mark.parametrize("bonus", ["kl", "expected-gain"])
+@pytest.mark.parametrize("bonus", GLOBAL)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_bonus_ranks_by_visits_and_is_largest_where_nothing_was_seen(bonus, flag, seed):
     world = World(flag)
-    box = spaces.Box(0, 1, (world.size,), np.float32)
-    reward = IntrinsicReward(box, spaces.Discrete(2), seed=seed, posterior="last-layer", bonus=bonus)
     walked = world.walk(np.random.default_rng(seed))
-    steps = world.transitions(*walked)
+    steps, reward = world.transitions(*walked), made(bonus, world, seed, **GLOBAL[bonus])
     for begin in range(0, COPIES * STEPS, 2048):
-        reward.batch(Transitions(*(part[begin : begin + 2048] for part in steps)))
+        reward.batch(steps.part(slice(begin, begin + 2048)))
     places, flags, actions = (np.array(part) for part in zip(*world.pairs, strict=True))
     raw = reward.score(world.transitions(places, flags, actions))
-    visits = np.zeros((LENGTH, 2, 2))
+    visits, arrivals = np.zeros((LENGTH, 2, 2)), np.zeros((LENGTH, 2))
     np.add.at(visits, tuple(walked), 1)
-    count = visits[places, flags, actions]
+    np.add.at(arrivals, world.step(*walked), 1)
     to, on = world.step(places, flags, actions)
-    seen = np.zeros((LENGTH, 2), bool)
-    seen[walked[0], walked[1]] = seen[world.step(*walked)] = True
-    known, new = count > 0, ~seen[to, on]
+    known, new = visits[places, flags, actions] > 0, (arrivals + visits.sum(2))[to, on] == 0
+    # The bonuses with a posterior are about observation and action, the others about the next observation alone.
+    count = visits[places, flags, actions] if GLOBAL[bonus] else arrivals[to, on]
     assert spearmanr(raw[known], 1 / count[known]).statistic >= 0.9
-    assert raw[new].min() > np.quantile(raw[known], 0.99)
+    highest, least = np.quantile(raw[known], 0.99), raw[new].mean() if bonus == "rnd" else raw[new].min()
+    assert least > highest
     if flag:
         first = new & (on > flags)
-        assert first.any() and raw[first].min() > np.quantile(raw[known], 0.99)
+        assert first.any() and raw[first].mean() > highest
+
+
+@pytest.mark.parametrize("flag", [0, 1], ids=["chain", "flag"])
+@pytest.mark.parametrize("bonus", ["e3b", "novelty"])
+def test_episodic_bonuses_rank_by_visits_in_the_episode(bonus, flag):
+    world = World(flag)
+    steps, reward = world.transitions(*world.walk(np.random.default_rng(0))), made(bonus, world, 0)
+    copies, numbers = np.tile(np.arange(COPIES), STEPS), np.repeat(np.arange(STEPS) // (LENGTH // 2), COPIES)
+    steps = steps._replace(episodes=np.stack([copies, numbers], 1))
+    parts = [reward.batch(steps.part(slice(i, i + 2048))).raw for i in range(0, COPIES * STEPS, 2048)]
+    seen = pd.DataFrame({"copy": copies, "number": numbers, "state": [after.tobytes() for after in steps.following]})
+    visits = seen.groupby(["copy", "number", "state"]).cumcount().to_numpy() + 1
+    paid = np.arange(COPIES * STEPS) >= 2048  # nothing is paid before the first training
+    raw = np.concatenate(parts)
+    assert spearmanr(raw[paid], 1 / visits[paid]).statistic >= 0.9
+    assert np.median(raw[paid & (visits == 1)]) > np.quantile(raw[paid & (visits > 1)], 0.99)
+
+
+@pytest.mark.parametrize("bonus", registry.names("bonuses"))
+def test_one_outlier_changes_no_rank_much(bonus):
+    world = World(0)
+    steps = world.transitions(*world.walk(np.random.default_rng(0)))
+    places, flags, actions = (np.array(part) for part in zip(*world.pairs, strict=True))
+    scores = []
+    for glitch in (False, True):
+        reward = made(bonus, world, 0, **GLOBAL.get(bonus, {}))
+        for begin in range(0, COPIES * STEPS, 2048):
+            some = steps.part(slice(begin, begin + 2048))
+            if glitch and not begin:
+                some.following[3, 5] = 1e6
+            reward.batch(some)
+        scores.append(reward.score(world.transitions(places, flags, actions)))
+    assert spearmanr(*scores).statistic >= 0.9

@@ -64,7 +64,7 @@ def test_rebuilt_from_its_specification():
     assert (
         isinstance(again, VIME)
         and again.bonus.settings == env.bonus.settings
-        and again.bonus.dynamics_settings == env.bonus.dynamics_settings
+        and again.bonus.model_settings == env.bonus.model_settings
     )
     assert [r for r, _, _ in walk(env, 50)] == [r for r, _, _ in walk(again, 50)]
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor
 
 from explore.core.errors import InputError
-from explore.vime.env_wrappers import RETURNS, Sums, following
+from explore.vime.env_wrappers import RETURNS, Numbers, Sums, following
 from explore.vime.reward import IntrinsicReward, RolloutBonus, Transitions
 from explore.vime.sb3.wrappers import check_rewards, check_wrapped, last_observations
 from explore.vime.spaces import Array
@@ -65,7 +65,7 @@ class VIMELog(BaseCallback):
         if not self._bonus.paid:
             bonus = self._bonus
             start = f"the batch of `interval` ({bonus.settings.interval}) transitions that brings the replay to"
-            counts = f"`minimum` ({bonus.dynamics_settings.minimum}); {bonus.replay.total} were stored"
+            counts = f"`minimum` ({bonus.model_settings.minimum}); {bonus.replay.total} were stored"
             advice = "train longer, or lower `interval` or `minimum`"
             warnings.warn(f"the bonus was always 0: it starts after {start} {counts}; {advice}", stacklevel=2)
 
@@ -111,6 +111,7 @@ class VIMECallback(BaseCallback):
             seed = (self.model.seed or 0) if self._seed is None else self._seed
             self.bonus = IntrinsicReward(space, env.action_space, seed=seed, **self._settings)
         self._extrinsic, self._intrinsic = Episodes(env.num_envs), Episodes(env.num_envs)
+        self._numbers = Numbers(env.num_envs)
         self._ends: dict[int, Any] = {}  # raw last observations of the episodes that ended in the last step
 
     def _on_training_start(self) -> None:
@@ -151,7 +152,8 @@ class VIMECallback(BaseCallback):
         after = following(self.bonus.observations, self._last, ends)
         # Algorithms that support only discrete actions have no clipped ones.
         actions = self.bonus.actions.many(self.locals.get("clipped_actions", self.locals["actions"]))
-        self._steps.append((before, actions, after, dones.copy()))
+        self._steps.append((before, actions, after, self._numbers.episodes(), dones.copy()))
+        self._numbers.begin(dones)
         self._extrinsic.add(normalise.get_original_reward() if normalise else self.locals["rewards"], dones)
         return True
 

@@ -72,6 +72,9 @@ class VIMEReplayBuffer(ReplayBuffer):
             _, key, position, *_ = np.random.get_state()
             seed = int(np.random.SeedSequence([int(position), *map(int, key)]).generate_state(1)[0])
         self.bonus = IntrinsicReward(observation_space, action_space, seed=seed, device=self.device, **settings)
+        if self.bonus.model.episodic:
+            why = f"{self.bonus.settings.bonus} needs the episode so far, which sampled transitions do not have"
+            raise InputError(f"{why}; use VIMEVecEnv, an on-policy algorithm, or another bonus")
 
     def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: Any) -> None:
         super().add(obs, next_obs, action, reward, done, infos)

@@ -1,0 +1,1 @@
+"""Bonuses for exploration: each file is a plug-in, see `explore.vime.bonuses.base`."""

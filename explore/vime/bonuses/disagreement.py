@@ -1,0 +1,24 @@
+"""Disagreement of an ensemble of dynamics models (Pathak et al. 2019).
+
+Pathak, Gandhi, Gupta: Self-Supervised Exploration via Disagreement. The bonus is the variance of the members' predicted
+next observations.
+"""
+
+from dataclasses import dataclass
+
+from explore.inference.base import Predictive
+from explore.vime.bonuses.variance import Variance
+from explore.vime.dynamics import DynamicsSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisagreementSettings(DynamicsSettings):
+    """Settings of a dynamics model that is an ensemble, if nothing else is chosen."""
+
+    posterior: str | Predictive = "ensemble"
+
+
+class Disagreement(Variance):
+    """The variance of predictions over the members of an ensemble."""
+
+    Settings = DisagreementSettings

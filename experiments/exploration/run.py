@@ -1,0 +1,143 @@
+"""Which bonus explores best? Each run is `explore rl`, resumed where it was interrupted.
+
+    python -m experiments.exploration.run choose      # posterior, bonus and eta, on three tasks and three seeds
+    python -m experiments.exploration.run report      # conditions on other tasks and seeds
+    python -m experiments.exploration.run report --tasks chain-40 --seeds 20 --jobs 2
+
+Writes results/choose.csv or report.csv, a line per task, condition and seed: `final`, the mean return of an episode over
+the last tenth of the steps; `area`, its mean over all steps; both as shares of the best return (`best`; of the mountain
+cars: of the range); `first`, the steps before the first reward; `share`, the part of the time that the bonus took; and
+the seconds. Prints means over seeds. What is complete is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pandas as pd
+
+from experiments import driver, tables
+
+HERE = Path(__file__).parent
+SEEDS = {"choose": 100, "report": 0}  # the first
+ETAS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+PPO = ("--algo", "ppo", "--n-envs", "16", "--algo-param", "n_steps=128")
+
+
+class Task(NamedTuple):
+    """An environment and its algorithm, the steps of a run, the worst and the best return of an episode."""
+
+    options: tuple[str, ...]
+    steps: int
+    best: float
+    worst: float = 0.0
+
+
+def _task(env: str, steps: int, best: float, *arguments: str, worst: float = 0.0) -> Task:
+    kwargs = [word for text in arguments for word in ("--env-kwargs", text)]
+    return Task(("--env", env, *kwargs, *PPO), steps, best, worst)
+
+
+TASKS = {
+    "choose": {
+        "chain-20": _task("explore/Chain-v0", 41_000, 12, "length:20"),
+        "deep-sea-10": _task("explore/DeepSea-v0", 41_000, 0.99, "size:10"),
+        "mountain-car": Task(("--env", "explore/SparseMountainCar-v0"), 50_000, 1),
+    },
+    "report": {
+        "chain-40": _task("explore/Chain-v0", 82_000, 12, "length:40"),
+        "deep-sea-20": _task("explore/DeepSea-v0", 123_000, 0.99, "size:20"),
+        "noisy-tv-20": _task("explore/NoisyTVChain-v0", 49_000, 12, "length:20"),
+        "key-door-20": _task("explore/KeyDoor-v0", 82_000, 1, "length:20"),
+        "cart-pole": _task("CartPole-v1", 49_000, 500),
+        "acrobot": _task("Acrobot-v1", 49_000, -100, worst=-500),
+        "discrete-car": _task("MountainCar-v0", 102_000, -110, worst=-200),
+    },
+}
+CANDIDATES = {
+    f"{posterior}, {bonus}": ("--posterior", posterior, "--bonus", bonus)
+    for posterior in ("last-layer", "noisy-kfac")
+    for bonus in ("kl", "expected-gain")
+}
+CONDITIONS = {
+    "none": ("--posterior", "none"),
+    "rnd": ("--bonus", "rnd"),
+    "disagreement": ("--bonus", "disagreement"),
+    "count": ("--bonus", "count"),
+    "bbb": ("--posterior", "bbb"),
+    "noisy-kfac": ("--posterior", "noisy-kfac"),
+    "last-layer": ("--posterior", "last-layer", "--bonus", "expected-gain"),
+}
+
+
+def scored(rows: pd.DataFrame, task: Task) -> dict[str, float]:
+    """Return the measures of a seed, from its lines of results.csv."""
+    share = (rows["ep_extrinsic_mean"].ffill() - task.worst).fillna(0) / (task.best - task.worst)
+    paid = rows[rows["extrinsic_total"] > 0]
+    last = rows["timesteps"] > 0.9 * rows["timesteps"].max()
+    return {
+        "final": share[last].mean(), "area": share.mean(),
+        "first": paid["timesteps"].min() if task.worst >= 0 else float("nan"),
+        "share": (rows["bonus_share"] * rows["seconds"]).sum() / rows["seconds"].sum(),
+        "seconds": rows["seconds"].sum(),
+    }  # fmt: skip
+
+
+def trained(name: str, task: Task, options: tuple[str, ...], first: int, seeds: int, jobs: int, runs: Path) -> Path:
+    """Train seeds of a condition, or those that are left; return the run folder."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    own = ("--timesteps", str(task.steps), "--seed", str(first), "--checkpoint-freq", "1000", "--device", "cpu")
+    more = ("--seeds", str(seeds), "--jobs", str(jobs))
+    folder = runs / f"rl-{name}"
+    if folder.exists():
+        driver.explore("rl", "--resume", str(folder), "--seeds", str(seeds), "--quiet")
+    else:
+        driver.explore("rl", *task.options, *options, *own, *more, "--out", str(runs), "--name", name, "--quiet")
+    return folder
+
+
+def table(every: pd.DataFrame) -> str:
+    """Return means over seeds, a line per task, condition and eta."""
+    grouped = every.groupby(["task", "condition", "eta"], sort=False)
+    lines = [
+        [*key, len(own), *(f"{own[tag].mean():.2f}" for tag in ("final", "area")), f"{(own.final >= 0.9).sum()}",
+         "never" if own["first"].isna().all() else f"{own['first'].median():.0f}", f"{own.share.mean():.2f}"]
+        for key, own in grouped
+    ]  # fmt: skip
+    return tables.markdown(["task", "condition", "eta", "seeds", "final", "area", "solved", "first", "share"], lines)
+
+
+@driver.experiment(__file__)
+@click.argument("what", type=click.Choice(["choose", "report"]))
+@click.option("--tasks", help="Some tasks.  [default: all]")
+@click.option("--conditions", help="Some conditions, separated by semicolons.  [default: all]")
+@click.option("--etas", help="[default: five for choose, 0.001 for report]")
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--runs", type=driver.FOLDER, default=HERE / "runs", show_default=True)
+def main(
+    what: str, tasks: str | None, conditions: str | None, etas: str | None, seeds: int, jobs: int, runs: Path, out: Path
+) -> None:
+    """Train what is left, and write the results of what is there."""
+    every, first = (CANDIDATES if what == "choose" else CONDITIONS), SEEDS[what]
+    grid = [float(text) for text in etas.split(",")] if etas else list(ETAS if what == "choose" else (1e-3,))
+    for task in tasks.split(",") if tasks else TASKS[what]:
+        for condition in conditions.split(";") if conditions else every:
+            for eta in grid if condition != "none" else [0.0]:
+                chosen = every[condition] if condition == "none" else (*every[condition], "--eta", f"{eta:g}")
+                name = f"{task}-{condition.replace(', ', '-')}-{eta:g}"
+                folder = trained(name, TASKS[what][task], chosen, first, seeds, jobs, runs)
+                rows = pd.read_csv(folder / "results.csv")
+                lines = [{"seed": seed} | scored(own, TASKS[what][task]) for seed, own in rows.groupby("seed")]
+                named = pd.DataFrame(lines).assign(
+                    task=task, condition=condition, eta=eta, commits=driver.commits(folder)
+                )
+                done = driver.merge(out / f"{what}.csv", named, ["task", "condition", "eta"], "%.5g")
+    click.echo(table(done))
+
+
+if __name__ == "__main__":
+    main()

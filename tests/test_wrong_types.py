@@ -87,7 +87,7 @@ CASES = {
 WORDS = {
     "reward(bonus='surprise')": "unknown bonus 'surprise'; allowed: count, disagreement, e3b, expected-gain, icm, kl, "
     "novelty, rnd, variance",
-    "reward(normalise='max')": "unknown normalise 'max'; allowed: latest, median, none, rms",
+    "reward(normalise='max')": "unknown normalise 'max'; allowed: first, latest, median, none, rms",
     "reward(n_eff='all')": "n_eff is 'all'; it must be a number or replay or none",
     "reward(target='last')": "unknown target 'last'; allowed: difference, next",
     "reward(capacity=9)": "capacity is 9; it must be at least minimum, 500",

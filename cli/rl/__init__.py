@@ -30,9 +30,9 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
     "[default: 50, or replay for last-layer]",
 )  # fmt: skip
 @click.option(
-    "--normalise", type=click.Choice(["latest", "median", "rms", "none"]),
-    help="Divisor of the bonus: the latest batch's median, the mean of the last 10 medians, or the root mean square of "
-    "the last 10 batches.  [default: latest]",
+    "--normalise", type=click.Choice(["first", "latest", "median", "rms", "none"]),
+    help="Divisor of the bonus: the median of the first or latest batch, the mean of the last 10 medians, or the root "
+    "mean square of the last 10 batches.  [default: latest]",
 )  # fmt: skip
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",

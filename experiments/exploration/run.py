@@ -58,9 +58,10 @@ TASKS = {
     },
 }
 CANDIDATES = {
-    f"{posterior}, {bonus}": ("--posterior", posterior, "--bonus", bonus)
+    f"{posterior}, {bonus}, {divisor}": ("--posterior", posterior, "--bonus", bonus, "--normalise", divisor)
     for posterior in ("last-layer", "noisy-kfac")
     for bonus in ("kl", "expected-gain")
+    for divisor in ("latest", "first")
 }
 CONDITIONS = {
     "none": ("--posterior", "none"),

@@ -46,9 +46,10 @@ class RewardSettings(Checked):
     eta: float = 0.001  # weight of the bonus relative to the environment's reward
     eta_decay: float = 1.0  # factor on eta after each batch
     bonus: str = "kl"  # a name from `explore list bonuses`, or "module:Class"
-    # The divisor of the bonus. "latest": the median of the latest batch, so that the median bonus is eta; "median":
-    # the mean of the last 10 batch medians, as in the paper; "rms": the root mean square of the last 10 batches.
-    normalise: Literal["latest", "median", "rms", "none"] = "latest"
+    # The divisor of the bonus. "first": the median of the first batch that is paid, so that the bonus fades as the model
+    # learns; "latest": that of the latest batch, so that the median bonus is always eta; "median": the mean of the last
+    # 10 batch medians, as in the paper; "rms": the root mean square of the last 10 batches.
+    normalise: Literal["first", "latest", "median", "rms", "none"] = "latest"
     clip: float | None = 10.0  # clips a bonus at this multiple of the divisor; None: no clipping, as in the paper
     interval: int = 5000  # transitions per batch, if experience arrives step by step
 
@@ -157,7 +158,7 @@ class IntrinsicReward:
             return 1.0
         if not self._levels:
             return None
-        if self.settings.normalise == "latest":
+        if self.settings.normalise in ("first", "latest"):
             return self._levels[-1]
         mean = float(np.mean(self._levels))
         return mean if self.settings.normalise == "median" else mean**0.5
@@ -265,6 +266,8 @@ class IntrinsicReward:
         return np.nan_to_num(raw.double().cpu().numpy(), nan=LARGEST, posinf=LARGEST, neginf=LARGEST)
 
     def _add_level(self, raw: Float[Array, " n"]) -> None:
+        if self.settings.normalise == "first" and self.divisor:
+            return
         if len(exact := raw[raw < LARGEST]):  # placeholders of overflows would dominate a mean
             self._levels.append(float(np.mean(exact**2) if self.settings.normalise == "rms" else np.median(exact)))
 

@@ -114,6 +114,7 @@ SKELETONS = {
     "explore/nets/likelihoods/poisson.py": "poisson",
     "explore/acquisitions/maximin.py": "maximin",
     "explore/acquisitions/least_confident.py": "least-confident",
+    "explore/vime/bonuses/fixed_landmarks.py": "fixed-landmarks",
     "explore/data/sets/parabola.py": "parabola",
     "envs/random_walk.py": "RandomWalk",
 }
@@ -126,7 +127,7 @@ def test_a_skeleton_is_all_that_a_plug_in_needs(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for file in SKELETONS:
         (tmp_path / file).write_text(PLUG_INS[file], encoding="utf-8")
-    tests = ["tests/contracts", "tests/data/test_sets.py", "tests/envs/test_gymnasium.py"]
+    tests = ["tests/contracts", "tests/data/test_sets.py", "tests/envs/test_gymnasium.py", "tests/vime/test_bonuses.py"]
     only = ["-k", f"({' or '.join(SKELETONS.values())}) and not of_a_user"]
     command = [sys.executable, "-m", "pytest", "-v", "-n", "0", "-p", "no:cacheprovider", *only, *tests]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}

@@ -4,10 +4,10 @@
     python -m experiments.exploration.run report      # conditions on other tasks and seeds
     python -m experiments.exploration.run report --tasks chain-40 --seeds 20 --jobs 2
 
-Writes results/choose.csv or report.csv, a line per task, condition and seed: `final`, the mean return of an episode over
-the last tenth of the steps; `area`, its mean over all steps; both as shares of the best return (`best`; of the mountain
-cars: of the range); `first`, the steps before the first reward; `share`, the part of the time that the bonus took; and
-the seconds. Prints means over seeds. What is complete is left alone.
+Writes results/choose.csv or report.csv, a line per task, condition and seed: `final`, the mean return of an episode
+over the last tenth of the steps; `area`, its mean over all steps; both as shares of the way from the worst to the best
+return; `first`, the steps before the first reward; `share`, the part of the time that the bonus took; and the seconds.
+Prints means over seeds. What is complete is left alone.
 """
 
 from __future__ import annotations

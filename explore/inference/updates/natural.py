@@ -309,6 +309,7 @@ INPUT_NOISE: dict[int, dict[str, object]] = {
     100: {key: TABLE[key] for key in _STEPS} | {"epochs": 1000, "trust_region": 0.25, "extrinsic_damping": 1e-4},
     250: _ONE | {"epochs": 210, "trust_region": 1.0},
     **_MANY,
+    1000: _MANY[1000] | {"epochs": 400},
 }
 """Settings for noise that depends on the input, by rows. With few rows, large steps overfit."""
 

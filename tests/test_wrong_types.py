@@ -89,6 +89,8 @@ WORDS = {
     "novelty, rnd, variance",
     "reward(normalise='max')": "unknown normalise 'max'; allowed: first, latest, median, none, rms",
     "reward(n_eff='all')": "n_eff is 'all'; it must be a number or replay or none",
+    "reward(posterior='last-layer', updates=9)": "updates has no effect: this posterior learns each transition once; "
+    "leave updates out",
     "reward(target='last')": "unknown target 'last'; allowed: difference, next",
     "reward(capacity=9)": "capacity is 9; it must be at least minimum, 500",
     "reward(hidden=(4, 0))": "hidden is (4, 0); every layer must have 1 to 100000 units",

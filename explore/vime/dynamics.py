@@ -58,6 +58,9 @@ class DynamicsSettings(BonusSettings):
         """Return the settings with the values that None stands for."""
         named, kind = isinstance(self.posterior, str), cast(Any, self.posterior)
         recursive = getattr(registry.find("posteriors", kind) if named else kind, "recursive", False)
+        for name in ("updates", "batch_size") if recursive else ():
+            if getattr(self, name) != getattr(DynamicsSettings, name):
+                raise InputError(f"{name} has no effect: this posterior learns each transition once; leave {name} out")
         hidden = (self.hidden or ((FEATURES,) if recursive else (32,))) if named else self.hidden
         return replace(self, hidden=hidden, n_eff=self.n_eff or ("replay" if recursive else 50.0))
 

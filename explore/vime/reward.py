@@ -46,9 +46,9 @@ class RewardSettings(Checked):
     eta: float = 0.001  # weight of the bonus relative to the environment's reward
     eta_decay: float = 1.0  # factor on eta after each batch
     bonus: str = "kl"  # a name from `explore list bonuses`, or "module:Class"
-    # The divisor of the bonus. "first": the median of the first paid batch, so that the bonus fades as the model learns;
-    # "latest": that of the latest batch, so that the median bonus is always eta; "median": the mean of the last 10 batch
-    # medians, as in the paper; "rms": the root mean square of the last 10 batches.
+    # The divisor of the bonus. "first": the median of the first paid batch, so that the bonus fades as the model
+    # learns; "latest": that of the latest batch, so that the median bonus is always eta; "median": the mean of the last
+    # 10 batch medians, as in the paper; "rms": the root mean square of the last 10 batches.
     normalise: Literal["first", "latest", "median", "rms", "none"] = "latest"
     clip: float | None = 10.0  # clips a bonus at this multiple of the divisor; None: no clipping, as in the paper
     interval: int = 5000  # transitions per batch, if experience arrives step by step

@@ -6,7 +6,7 @@ from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 
 # Options that may be combined with --watch.
-WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
+WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 
 
 @click.command("rl", short_help="Train a policy with an intrinsic reward (VIME).")
@@ -23,6 +23,10 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
     "the bonus has such a model]",
 )  # fmt: skip
 @click.option("--bonus", type=NAMES, metavar="NAME", help="From `explore list bonuses`.  [default: kl]")
+@click.option(
+    "--compare", type=NAMES, metavar="A,B",
+    help="Train with each of these bonuses (none: without), on the same seeds, and say whether they help.",
+)  # fmt: skip
 @click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
 @click.option(
     "--n-eff", metavar="N",
@@ -46,7 +50,9 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 @click.option("--eval-freq", type=POSITIVE, metavar="N", help="Steps between evaluations of the deterministic policy.")
 @click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")
 @click.option("--jobs", type=THREADS, default=1, help="Seeds to train in parallel processes.")
-@click.option("--watch", metavar="RUN", help="Write a GIF of a trained policy into its run folder; --seed selects it.")
+@click.option(
+    "--watch", metavar="RUN", help="Write a GIF of a trained policy (of --seed and --bonus) into its run folder."
+)
 @options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
@@ -58,7 +64,7 @@ def command(ctx: click.Context, **values: object) -> None:
 
     \b
     explore rl --env explore/SparseMountainCar-v0 --eta 0.001 --seeds 5
-    explore rl --env explore/SparseMountainCar-v0 --posterior none
+    explore rl --env explore/SparseMountainCar-v0 --compare none,rnd,kl --seeds 5
     explore rl --env Pendulum-v1 --algo sac --timesteps 20000 --posterior bbb -p vime.updates=200
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac --timesteps 1000000

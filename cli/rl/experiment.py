@@ -18,9 +18,11 @@ from explore.cli.rl.training import Emit, Piece, Position, Training
 from explore.core.context import execute, execution
 from explore.runs.record import Run
 
+Key = tuple[str, int]  # a condition's name and a seed
+
 
 class Experiment:
-    """The training of all seeds; `positions` is the progress of each.
+    """The training of all seeds of all conditions; `positions` is the progress by condition and seed.
 
     Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
     """
@@ -30,7 +32,9 @@ class Experiment:
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         self.settings, self._device = settings, device
         seeds = range(settings.seed, settings.seed + settings.seeds)
-        self.positions = dict.fromkeys(seeds, Position()) | (_positions(old.state) if old else {})
+        self._each = settings.each
+        every = dict.fromkeys(((name, seed) for seed in seeds for name in self._each), Position())
+        self.positions = every | (self._positions(old.state) if old else {})
         self._unfinished = [n for n, position in self.positions.items() if position.timesteps < settings.timesteps]
         # Before the run folder is created, so that wrong settings leave no folder.
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
@@ -38,22 +42,24 @@ class Experiment:
         vime = settings.vime
         of = f" of {settings.posterior}" if vime and "posterior" in vime else ""
         bonus = f"{vime['eta']:g} x {vime['bonus']}" + of if vime else "no bonus"
+        bonus = f"each of {', '.join(self._each)}" if settings.conditions else bonus
         self.plan = f"{settings.algo} on {settings.env} with {bonus} on {place(device, settings.jobs)}"
-        self.total = settings.seeds * settings.timesteps
+        self.total = len(self.positions) * settings.timesteps
         self.done = self._steps()
 
     @property
     def activity(self) -> str:
-        return f"seed {', '.join(map(str, self._current(self.positions)))}"
+        return ", ".join(map(self._named, self._current(self.positions)))
 
     def warnings(self) -> Iterator[str]:
-        if self._unfinished and (reason := self.settings.unpaid):
-            yield f"the bonus will always be 0: {reason}."
+        reasons = {s.unpaid for s in self._each.values()} - {None}
+        if self._unfinished:
+            yield from (f"the bonus will always be 0: {reason}." for reason in reasons)
 
     def events(self, folder: Path, emit: Emit) -> None:
         def count(event: Piece | int) -> None:
             if isinstance(event, Piece):
-                self.positions[event.seed] = event.position
+                self.positions[event.condition, event.seed] = event.position
                 self.done = self._steps()
             else:
                 self.done += event
@@ -64,12 +70,12 @@ class Experiment:
                 self._next.close()
             self._in_processes(folder, count)
             return
-        for seed in self._unfinished:
-            (self._next or self._begin(seed, folder)).train(folder, count)
+        for key in self._unfinished:
+            (self._next or self._begin(key, folder)).train(folder, count)
             self._next = None
 
-    def _begin(self, seed: int, folder: Path | None) -> Training:
-        return Training.at(self.settings, seed, self._device, self.positions[seed], folder)
+    def _begin(self, key: Key, folder: Path | None) -> Training:
+        return Training.at(self._each[key[0]], key[1], self._device, self.positions[key], folder)
 
     def _in_processes(self, folder: Path, emit: Emit) -> None:
         """Train the seeds in parallel joblib processes. This process emits each `Piece` that they finish.
@@ -78,39 +84,53 @@ class Experiment:
         """
         s, threads, record = self.settings, torch.get_num_threads(), execution().record
         with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
-            pieces, written = manager.Queue(), {seed: manager.Queue() for seed in self._unfinished}
+            pieces, written = manager.Queue(), {key: manager.Queue() for key in self._unfinished}
             tasks = [
                 # joblib reuses processes, which keep their initial working directory.
                 joblib.delayed(_train)(
-                    (s, seed, self._device, self.positions[seed], folder.absolute()), threads, record, pieces, answers
+                    (self._each[key[0]], key[1], self._device, self.positions[key], folder.absolute()),
+                    threads,
+                    record,
+                    pieces,
+                    answers,
                 )
-                for seed, answers in written.items()
+                for key, answers in written.items()
             ]
             work = thread.submit(joblib.Parallel(n_jobs=s.jobs), tasks)
             try:
                 for piece in _until(work.done, pieces):
                     emit(piece)
-                    written[piece.seed].put(None)
+                    written[piece.condition, piece.seed].put(None)
                 work.result()
             except BaseException:
                 get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
                 raise
 
     def progress(self, saved: Mapping[str, Any]) -> str:
-        s, positions = self.settings, _positions(saved)
-        current = [f"{positions[n].timesteps} of {s.timesteps} steps of seed {n}" for n in self._current(positions)]
+        s, positions = self.settings, self._positions(saved)
+        now = self._current(positions)
+        current = [f"{positions[key].timesteps} of {s.timesteps} steps of {self._named(key)}" for key in now]
         return ", ".join(current) or "all seeds"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"positions": {seed: asdict(position) for seed, position in self.positions.items()}}
+        return {"positions": [(*key, asdict(position)) for key, position in self.positions.items()]}
 
     def _steps(self) -> int:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
 
-    def _current(self, positions: Mapping[int, Position]) -> list[int]:
+    def _named(self, key: Key) -> str:
+        return f"seed {key[1]}" + (f" with {key[0]}" if self.settings.conditions else "")
+
+    def _positions(self, saved: Mapping[str, Any]) -> dict[Key, Position]:
+        every = saved["positions"]
+        if isinstance(every, dict):  # of an older version: by seed
+            every = [(next(iter(self._each)), *item) for item in every.items()]
+        return {(name, int(seed)): Position(**position) for name, seed, position in every}
+
+    def _current(self, positions: Mapping[Key, Position]) -> list[Key]:
         """Return the unfinished seeds that are in training or come next, at most one per job."""
         s = self.settings
-        return [seed for seed, position in positions.items() if position.timesteps < s.timesteps][: s.jobs]
+        return [key for key, position in positions.items() if position.timesteps < s.timesteps][: s.jobs]
 
 
 def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
@@ -135,7 +155,3 @@ def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: An
             written.get()
 
     Training.at(*start).train(start[-1], emit)
-
-
-def _positions(saved: Mapping[str, Any]) -> dict[int, Position]:
-    return {seed: Position(**position) for seed, position in saved["positions"].items()}

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy.stats import trim_mean
 
 from explore.cli.display import literal
 from explore.cli.estimate import decimals, estimate
 from explore.cli.report import drawing
-from explore.cli.report.page import Section, cells
+from explore.cli.report.page import Section, cells, save
 from explore.cli.report.session import Opened
 from explore.cli.rl.experiment import Experiment
 from explore.cli.rl.settings import Settings
@@ -31,11 +33,16 @@ TITLE = (
     "and of iterations with a positive reward (paid)"
 )
 PLACES = {"return": 3, "success": 2, "paid": 2, "seconds": 1, "first_paid": 0}  # columns and their decimals
+FIGURE = "curves.png"
+RETURN = "ep_extrinsic_mean"
+PANELS = {RETURN: "episode return, without bonus", "bonus_mean": "bonus per transition"}
+RESAMPLED, LEAST = 2000, 5  # bootstrap samples of the seeds, and fewest seeds for an answer
+NESTED = {"algo_settings": "algo", "env_kwargs": "env", "vime": "vime", "conditions": ""}  # settings -> prefixes
 COUNTS = ("dropped", "restarts")  # ignored non-finite transitions; restarts of the dynamics model, if there is one
 FURTHER = {
     "success": "share of episodes with a success",
     "extrinsic_total": "reward per iteration",
-    "bonus_mean": "bonus per transition",
+    "bonus_mean": PANELS["bonus_mean"],
     "dyn_nll_before": "dynamics model: NLL of new transitions",
 }
 
@@ -44,19 +51,29 @@ def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int
     """Write an event. If a checkpoint is now due, return series -> number of timesteps, else None."""
     if isinstance(event, int):
         return None
-    s = experiment.settings
+    every = experiment.settings
+    s = every.each[event.condition]
     name = series(s, event.seed)
     if event.begins:
-        settings = flat(s, {"algo_settings": "algo", "env_kwargs": "env", "vime": "vime"}) | {"seed": event.seed}
+        settings = flat(s, {"algo_settings": "algo", "env_kwargs": "env", "vime": "vime", "conditions": ""}) | {
+            "seed": event.seed
+        }
         posterior = settings.pop("vime.posterior_settings", {})
         settings |= {f"posterior.{key}": value for key, value in posterior.items()}
         run.hparams(name, settings, ["rollout/ep_extrinsic_mean", "rollout/success"])
     for row in event.events:
         if isinstance(row, dict):
-            run.rows("results.csv", [row])
+            run.rows("results.csv", [{"condition": event.condition} | row if every.conditions else row])
         else:
             run.scalars(name, *row)
-    return {series(s, seed): position.timesteps for seed, position in experiment.positions.items()}
+    return {series(every.each[name], seed): p.timesteps for (name, seed), p in experiment.positions.items()}
+
+
+def by_condition(table: pd.DataFrame, name: str) -> dict[str, pd.DataFrame]:
+    """Return the rows of results.csv by condition; without a comparison, all of them by `name`."""
+    if "condition" not in table:
+        return {name: table}
+    return {str(condition): rows for condition, rows in table.groupby("condition", sort=False)}
 
 
 def results(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -80,11 +97,47 @@ def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
-    """Return the result, without a figure."""
-    seeds, settings = results(pd.read_csv(folder / "results.csv")), experiment.settings
+    """Return the result, and save the figure in the run folder."""
+    settings = experiment.settings
+    each = settings.each
+    tables = by_condition(pd.read_csv(folder / "results.csv"), settings.posterior)
+    seeds = {name: results(table) for name, table in tables.items()}
     note = curvature_note([position.initial_curvature_share for position in experiment.positions.values()])
-    failures, tables = [f"Dynamics model, in the end: {note}"] if note else [], [(TITLE, table(seeds))]
-    return Report(failures, tables, summary(seeds, settings, folder), facts=list(facts(seeds, settings)))
+    failures = [f"Dynamics model, in the end: {note}"] if note else []
+    paid = any(_has(own, "bonus_mean") for own in tables.values())
+    save(_figure(tables, PANELS if paid else {RETURN: PANELS[RETURN]}), folder / FIGURE)
+    summaries = {name: summary(own, each[name], folder) for name, own in seeds.items()}
+    if settings.conditions is None:
+        (own,), (whole,) = seeds.values(), summaries.values()
+        return Report(failures, [(TITLE, table(own))], whole, "", list(facts(own, settings)), FIGURE)
+    rows = [table(own).tail(1).assign(seed=name) for name, own in seeds.items()]
+    shown = [(TITLE, pd.concat(rows).fillna("").rename(columns={"seed": "bonus"}))]
+    named = [(f"{name} {key}", value) for name, own in seeds.items() for key, value in facts(own, each[name])]
+    verdict, gains = helps(seeds)
+    whole = plain({"conditions": summaries, "gains": gains, "run": str(folder)})
+    return Report(failures, shown, whole, verdict, named, FIGURE)
+
+
+def helps(seeds: Mapping[str, list[dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
+    """Say whether each condition has a higher return than the first one, and return the differences.
+
+    A difference is the interquartile mean over paired seeds, with its 90 % bootstrap interval.
+    """
+    (first, base), *others = seeds.items()
+    lines, gains, draw = [], {}, np.random.default_rng(0)
+    for name, own in others:
+        difference = np.array([mine["return"] - its["return"] for mine, its in zip(own, base, strict=True)])
+        count = len(difference)
+        middle = float(trim_mean(difference, 0.25))
+        resampled = trim_mean(difference[draw.integers(0, count, (RESAMPLED, count))], 0.25, axis=1)
+        low, high = map(float, np.quantile(resampled, [0.05, 0.95]))
+        gains[name] = {"mean": middle, "low": low, "high": high, "beside": first}
+        answer = "not settled" if low <= 0 <= high else "yes" if low > 0 else "no, it does harm"
+        span = f"{count} paired seeds, 90 % interval {low:.3g} to {high:.3g}"
+        if count < LEAST:
+            answer, span = f"pass --seeds {LEAST} or more to know", f"paired seeds: {count}"
+        lines.append(f"Does {name} help? Its return is {middle:+.3g} beside {first} ({span}): {answer}.")
+    return "\n".join(lines), gains
 
 
 def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str, str]]:
@@ -136,9 +189,12 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the report sections for all runs, returns first."""
     posteriors = [str(run.config["posterior"]) for run in runs]
     labels = [p if posteriors.count(p) == 1 else f"{p} ({run.name})" for p, run in zip(posteriors, runs, strict=True)]
-    tables = {label: run.table("results.csv") for label, run in zip(labels, runs, strict=True)}
+    tables: dict[str, pd.DataFrame] = {}
+    for label, run in zip(labels, runs, strict=True):
+        parts = by_condition(run.table("results.csv"), label)
+        tables |= {name if name == label or len(runs) == 1 else f"{label}: {name}": own for name, own in parts.items()}
     environments = sorted({str(run.config["env"]) for run in runs})
-    figure = _figure(tables, {"ep_extrinsic_mean": "episode return, without bonus"}, width=8, height=4.5)
+    figure = _figure(tables, {RETURN: PANELS[RETURN]}, width=8, height=4.5)
     figure.axes[0].set_title(literal(", ".join(environments)))
     notes = ["Mean over seeds ± one standard error. Iterations in which no episode ended are left out."]
     if len(environments) > 1:

@@ -8,7 +8,7 @@ import operator
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from gymnasium import spaces
@@ -61,6 +61,15 @@ class Settings:
     eval_freq: int | None
     checkpoint_freq: int
     jobs: int = 1  # number of processes, each of which trains a seed on the CPU
+    conditions: Mapping[str, Any] | None = None  # of a comparison: name -> `vime`; the setting `vime` is then None
+
+    @property
+    def each(self) -> dict[str, "Settings"]:
+        """The settings of each condition by name; without a comparison, these settings by the posterior's name."""
+        if self.conditions is None:
+            return {self.posterior: self}
+        named = self.conditions.items()
+        return {name: replace(self, posterior=name, vime=vime, conditions=None) for name, vime in named}
 
     @property
     def batch(self) -> int:
@@ -91,14 +100,16 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if options["env"] is None:
         raise InputError("--env is missing. Pass a name from `explore list envs`, or another environment of Gymnasium")
     copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
-    vime = _vime(options)
+    conditions = _conditions(options)
+    vime = None if conditions else _vime(options)
     arguments = problem.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
     return Settings(
         **{name: options[name] for name in PLAIN}, n_envs=copies,
         jobs=min(options["jobs"], options["seeds"]),
         env_kwargs={key: _json(text) for key, text in arguments.items()},
         algo_settings=_algorithm(options, copies), vime=vime,
-        posterior=vime.get("posterior", vime["bonus"]) if vime else "none",
+        posterior=vime.get("posterior", vime["bonus"]) if vime else "-".join(conditions or ["none"]),
+        conditions=conditions,
     )  # fmt: skip
 
 
@@ -156,6 +167,27 @@ def _writable(hint: Any) -> Any:
     every = typing.get_args(hint) if union else (hint,)
     plain = [a for a in every if a in (int, float, bool, str)]
     return functools.reduce(operator.or_, [*plain, *(a for a in every if a is types.NoneType)]) if plain else None
+
+
+def _conditions(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of `IntrinsicReward` by the names in --compare, or None if it is not given."""
+    if not options["compare"]:
+        return None
+    names = options["compare"].split(",")
+    if len(set(names)) < len(names):
+        raise InputError(f"--compare is {options['compare']}. Name each bonus once")
+    if options["bonus"] or options["posterior"] == "none":
+        raise InputError("--compare names the bonuses. Leave out --bonus, and name none in --compare")
+    if options["parameters"] and len(set(names) - {"none"}) > 1:
+        raise InputError("-p needs a single bonus. With several in --compare, leave -p out")
+    conditions = {}
+    for name in names:
+        own = dict.fromkeys(BONUS) | {"posterior": "none", "parameters": ()}
+        if name != "none":
+            of_posterior = hasattr(registry.find("bonuses", name).Settings, "posterior")
+            own = {"bonus": name} | ({} if of_posterior else {"posterior": None, "n_eff": None})
+        conditions[name] = _vime({**options, **own})
+    return conditions
 
 
 def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -165,6 +165,7 @@ class Position:
 class Piece(NamedTuple):
     """The events of a seed since its last checkpoint. The seed's model is saved, so the run's checkpoint is now due."""
 
+    condition: str  # its name in `Settings.each`
     seed: int
     begins: bool  # whether this is the first piece since the seed was started or resumed
     events: list[Row | tuple[int, dict[str, float]]]  # rows of results.csv, and (step, values by tag) for the log
@@ -254,7 +255,7 @@ class Training:
         _write(folder, folders / str(steps), self.save)
         digests = {path.name: files.digest(path) for path in (folders / str(steps)).glob("*.pt")}
         self.position = self._saved = replace(self.position, digests=digests)
-        emit(Piece(self.seed, self._begins, self._events, self.position))
+        emit(Piece(s.posterior, self.seed, self._begins, self._events, self.position))
         self._begins, self._events = False, []
         for path in folders.iterdir():
             if path.name not in (str(steps), f"best-{self.position.best}"):

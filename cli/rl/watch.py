@@ -18,7 +18,7 @@ from explore.cli.rl.model import algorithm, derived, load_policy
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import models_folder, reading, series
 from explore.core import files
-from explore.core.errors import InputError
+from explore.core.errors import InputError, one_of
 from explore.runs.record import plain
 from explore.runs.recorded import run_id
 
@@ -29,7 +29,11 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     """Write an episode of a trained policy as a GIF. Use the first seed, unless --seed was passed (`chosen`)."""
     folder = Path(options["watch"])
     with start.reading(folder):
-        settings = start.settings(Settings, folder, "rl", options["trust"])
+        each = start.settings(Settings, folder, "rl", options["trust"]).each
+        name = options["bonus"] or next(reversed(each))
+        if name not in each:
+            raise one_of("condition of this run", name, each)
+        settings = each[name]
         seed = options["seed"] if chosen else settings.seed
         policy = _policy(folder, settings, seed)
         env = environment(settings, render_mode="rgb_array")

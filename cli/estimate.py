@@ -16,12 +16,17 @@ SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1, "crps": 1}  # 1: lower is b
 TITLES = {
     "rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood", "crps": "test CRPS",
 }  # fmt: skip
+UNITS = {"rmse": "units of the target", "crps": "units of the target", "log_likelihood": "nats per point"}
 MAIN = ("rmse", "error", "log_likelihood")
 
 
-def title(metric: str, validation: bool) -> str:
-    """Return the title of a metric, e.g. "test RMSE" or, for metrics on validation parts, "validation RMSE"."""
-    return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
+def title(metric: str, validation: bool = False, unit: bool = True) -> str:
+    """Return the title of a metric with its unit, e.g. "test RMSE (units of the target)" or, without, "test RMSE".
+
+    With `validation`, the metric is on validation parts, e.g. "validation RMSE".
+    """
+    name = TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
+    return f"{name} ({UNITS[metric]})" if unit and metric in UNITS else name
 
 
 def metrics(tables: Collection[pd.DataFrame], names: Iterable[str] = MAIN) -> list[str]:
@@ -61,12 +66,6 @@ def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
         return ""
     where = ", ".join(f"{name} in {n} of {len(learned[name])} {replicas}" for name, n in at.items() if n)
     return f"learned variances ended at a bound ({LEAST:g} or {MOST:g}): {where}."
-
-
-def unit(metric: str) -> str:
-    """Return the unit of a metric in parentheses, to be appended to its title, or ""."""
-    target = " (units of the target)"
-    return {"rmse": target, "crps": target, "log_likelihood": " (nats per point)"}.get(metric, "")
 
 
 def decimals(values: ArrayLike) -> int:

@@ -32,7 +32,7 @@ from explore.core.errors import InputError, printable, shown
 from explore.execution import parallel
 from explore.learning import saved, trust
 from explore.runs.provenance import differences, history, session
-from explore.runs.record import FolderExists, Run
+from explore.runs.record import FolderExists, Run, plain
 from explore.runs.recorded import read, written
 
 FILES = ("settings", "experiment", "report")
@@ -66,7 +66,7 @@ class Report(NamedTuple):
 
     failures: Sequence[str]  # one sentence each
     tables: Sequence[tuple[str, pd.DataFrame]]  # titles, with tables of strings
-    summary: dict[str, Any]  # the result as JSON
+    summary: dict[str, Any]  # the result, to be printed as JSON
     verdict: str = ""
     facts: Sequence[tuple[str, str]] = ()  # names and values
     figure: str = ""  # name of a file in the run folder
@@ -146,7 +146,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
         if report.verdict and not quiet:
             display.echo(report.verdict, err=True)
         warnings = [*notes["warnings"], *report.failures, *history(run.config["sessions"])]
-        display.echo(json.dumps(report.summary | notes | {"warnings": warnings}))
+        display.echo(json.dumps(plain(report.summary | notes | {"warnings": warnings})))
         return
     for title, table in report.tables:
         display.show(title, display.Table.of(table))
@@ -185,7 +185,12 @@ def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator
 def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, dict[str, Any]]:
     """Set the number of threads, and whether updates run as graphs. Return the device and the session metadata."""
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
-    device = _device(options["device"] or last.get("device", "auto"))
+    device = options["device"] or last.get("device", "auto")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device not in (allowed := machine.devices()):
+        raise InputError(f"device {shown(device)} is not available; allowed: auto, {', '.join(allowed)}")
+    device = ranks.device(device)
     threads, graphs = options.get("threads") or last.get("threads", 1), options.get("graphs")
     if type(threads) is not int or not 1 <= threads <= machine.THREADS:  # a run folder may contain anything
         raise InputError(
@@ -199,6 +204,11 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     torch.set_num_threads(threads)
     execute(record=GRAPHS[recorded])
     return device, session(device=device, threads=threads, graphs=recorded, processes=processes)
+
+
+def as_dict(results: Any) -> dict[str, Any]:
+    """Return a NamedTuple as a dict, and also the NamedTuples in it, so that a checkpoint can save them."""
+    return {key: part._asdict() if hasattr(part, "_asdict") else part for key, part in results._asdict().items()}
 
 
 @contextmanager
@@ -225,14 +235,6 @@ def extended(old: Any, totals: Mapping[str, int]) -> Any:
             advice = f"Pass at least {before}, or leave it out"
             raise InputError(f"--{name} is {value}, but the run already has {before}. {advice}")
     return replace(old, **totals)
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    elif name not in (allowed := machine.devices()):
-        raise InputError(f"device {shown(name)} is not available; allowed: auto, {', '.join(allowed)}")
-    return ranks.device(name)
 
 
 def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, state: Any, session: Any) -> Run:

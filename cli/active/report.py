@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from explore import data
 from explore.cli.active.experiment import Experiment
 from explore.cli.display import literal
-from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, unit
+from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, title
 from explore.cli.report import drawing
 from explore.cli.report.drawing import Lines
 from explore.cli.report.page import Section, cells, save
@@ -36,7 +36,7 @@ from explore.data import Dataset, texts
 from explore.learning import saved
 from explore.learning.fit import Epoch
 from explore.learning.learner import Round
-from explore.runs.record import Run, plain
+from explore.runs.record import Run
 from explore.runs.recorded import flat
 
 FIGURE = "learning_curve.png"
@@ -56,7 +56,10 @@ def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int 
             run.hparams(series[arm], settings, [decisive, "test/log_likelihood"])
     if not isinstance(event, Round):
         return None
-    results = _results(experiment, event)
+    replicas = {"arm": np.repeat(experiment.arms, trials), "trial": [*range(1, trials + 1)] * len(experiment.arms)}
+    tested = {name: values.tolist() for name, values in event.metrics.items()}
+    alive = {"alive": event.state.common.alive.tolist()}
+    results = pd.DataFrame({"round": event.round, "labels": event.labels} | replicas | tested | alive)
     for i, arm in enumerate(experiment.arms):
         run.scalars(series[arm], event.labels, _scalars(event, results, slice(i * trials, (i + 1) * trials)))
     rows: list[Any] = results.to_dict("records")
@@ -65,15 +68,6 @@ def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int 
     if event.choice is None:
         saved.write(run.folder, experiment.saved)
     return event.labels
-
-
-def _results(experiment: Experiment, event: Round) -> pd.DataFrame:
-    """Return the rows of results.csv for a round, one per arm and trial."""
-    arms, trials = experiment.arms, experiment.settings.trials
-    replicas = {"arm": np.repeat(arms, trials), "trial": np.tile(range(1, trials + 1), len(arms))}
-    metrics = {name: values.tolist() for name, values in event.metrics.items()}
-    alive = {"alive": event.state.common.alive.tolist()}
-    return pd.DataFrame({"round": event.round, "labels": event.labels} | replicas | metrics | alive)
 
 
 def _scalars(event: Round, results: pd.DataFrame, arm: slice) -> dict[str, float]:
@@ -136,7 +130,7 @@ def table(lines: Lines) -> pd.DataFrame:
 
 def figure(metrics: Mapping[str, Lines], **size: Any) -> Figure:
     """Draw a figure of learning curves, with one panel per metric."""
-    titles = {TITLES[metric] + unit(metric): lines for metric, lines in metrics.items()}
+    titles = {title(metric): lines for metric, lines in metrics.items()}
     return drawing.curves(titles, "labelled points", ("o-", "s--"), **size)
 
 
@@ -152,8 +146,8 @@ def report(experiment: Experiment, folder: Path) -> Report:
     end = {"seconds": round(experiment.seconds, 3), "run": str(folder)}
     return Report(
         list(failures(experiment, results)),
-        [(f"{TITLES[metric]}{unit(metric)}, {numbers}", table(every)) for metric, every in arms.items()],
-        plain(named | summary(arms) | end), verdict(arms), [("model", saved.location(folder))], FIGURE,
+        [(f"{title(metric)}, {numbers}", table(every)) for metric, every in arms.items()],
+        named | summary(arms) | end, verdict(arms), [("model", saved.location(folder))], FIGURE,
     )  # fmt: skip
 
 
@@ -234,7 +228,15 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     note = "Held-out points of all trials{first}, predicted by the fits of the last round."
     yield from drawing.held_out(runs, sets, lambda count, settings: _split(count, settings).test, note)
     if selected:
-        yield _best_scores(selected)
+        lines = {
+            run.prefix + str(arm): rows.pivot_table(index="round", columns="trial", values="score", aggfunc="max")
+            for run, table in selected.items()
+            for arm, rows in table.groupby("arm", sort=False)
+            if arm != CONTROL
+        }
+        drawn = drawing.curves({"best acquisition score": lines}, "round", ("o-",), width=6)
+        note = "Best acquisition score of each round: the gain that the rule still expects."
+        yield Section("Best score by round", drawn, [note])
 
 
 def _joined(metrics: Mapping[str, Lines]) -> pd.DataFrame:
@@ -254,24 +256,10 @@ def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]
     for axes, (run, rows) in zip(every, selected.items(), strict=True):
         rule = run.config["acquisition"]
         chosen = rows[(rows.arm == rule) & (rows.trial == 1)]
-        x, shares = drawing.components(sets[run.name].x)
+        x = sets[run.name].x
         start = _split(len(x), run.settings).labelled[0]
         drawing.map_of(axes, x, start.tolist(), chosen["index"].tolist(), chosen["round"].tolist())
         axes.set(title=literal(f"{run.name}: {rule}, trial 1"))
-        axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
     every[0].legend(fontsize="small")
     note = "First two principal components of the standardised features. Grey: all points of the data."
     return Section("Chosen points by round", drawn, [note])
-
-
-def _best_scores(selected: Mapping[Opened, pd.DataFrame]) -> Section:
-    """Draw the best acquisition score of each round, averaged over trials."""
-    lines = {
-        run.prefix + str(arm): rows.pivot_table(index="round", columns="trial", values="score", aggfunc="max")
-        for run, table in selected.items()
-        for arm, rows in table.groupby("arm", sort=False)
-        if arm != CONTROL
-    }
-    drawn = drawing.curves({"best acquisition score": lines}, "round", ("o-",), width=6)
-    note = "Best acquisition score of each round: the gain that the rule still expects."
-    return Section("Best score by round", drawn, [note])

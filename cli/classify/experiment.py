@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from explore.cli import problem
+from explore.cli import problem, start
 from explore.cli.classify.settings import PAIRS, Settings
-from explore.core import machine
+from explore.core import machine, tree
 from explore.core.errors import InputError, counted, listed
 from explore.core.rng import Rng
 from explore.execution import parallel
@@ -186,17 +186,14 @@ class Experiment:
         alive = bool(last.state.common.alive.all() & last.tested.probabilities.isfinite().all())
         share = float(self.posterior.initial_curvature_share(last.state))
         seconds = sum(self._seconds), float(np.median(self._seconds))
-        return Finished(last.scalars, last.tested, ood, alive, *seconds, share)
+        tested, ood = tree.map_tensors(Tensor.cpu, (last.tested, ood))
+        return Finished(last.scalars, tested, ood, alive, *seconds, share)
 
     def progress(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['seconds'])} of {self.total} epochs"
 
     def state_dict(self) -> dict[str, Any]:
-        finished = None
-        if self.finished:
-            finished = self.finished._asdict()
-            for key in ("tested", "ood"):
-                finished[key] = finished[key] and {name: t.cpu() for name, t in finished[key]._asdict().items()}
+        finished = self.finished and start.as_dict(self.finished)
         done = self.total if self.finished else (self._saved or {"epoch": 0})["epoch"]
         return {"finished": finished, "saved": self._saved, "seconds": self._seconds[:done]}
 

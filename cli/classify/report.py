@@ -4,7 +4,7 @@ In probabilities.npz, `classes` has the class names, `run` the id of the run, an
 `other_information` are of out-of-distribution images.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from explore.core import files
 from explore.core.errors import InputError, counted, curvature_note
 from explore.learning import classification, saved
 from explore.learning.classification import Classified, Measured
-from explore.runs.record import Run, plain
+from explore.runs.record import Run
 from explore.runs.recorded import flat, run_id
 
 METRICS = {
@@ -86,8 +86,8 @@ def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -
     arrays: dict[str, Any] = {"y": tested.y, "index": tested.places, "classes": np.array(tested.classes)}
     for kind, images in (("", tested.images), ("other_", tested.ood)):
         if images:
-            arrays[f"{kind}probabilities"] = images.probabilities.cpu().numpy()
-            arrays[f"{kind}information"] = images.information.cpu().numpy()
+            arrays[f"{kind}probabilities"] = images.probabilities.numpy()
+            arrays[f"{kind}information"] = images.information.numpy()
     with files.replacing(run.folder / saved.PROBABILITIES) as draft, open(draft, "wb") as file:
         np.savez_compressed(file, **arrays, run=np.array(run_id(run.folder)))
     run.rows("results.csv", [row])
@@ -147,7 +147,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     }  # fmt: skip
     title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
     tables = [(title, pd.DataFrame(rows, columns=["metric", part]))]
-    return Report(_failures(experiment, finished, values["error"]), tables, plain(summary), verdict, facts, FIGURE)
+    return Report(_failures(experiment, finished, values["error"]), tables, summary, verdict, facts, FIGURE)
 
 
 def _failures(experiment: Experiment, finished: Finished, error: float) -> list[str]:
@@ -188,7 +188,13 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the report sections for all runs."""
     results, missing = readable(runs, "results", lambda run: run.table("results.csv").iloc[-1])
     if results:
-        yield _scores(results)
+        rows = []
+        for name, row in results.items():
+            run_of = {"run": name, "posterior": str(row.posterior), "network": row.net, "epochs": str(row.epochs)}
+            scores = {title: _text(row[metric]) for metric, title in METRICS.items() if metric in row}
+            rows.append(run_of | scores | {"seconds per epoch": f"{row.epoch_seconds:.3g}"})
+        failed = [f"The fit of {name} diverged and was stopped." for name, row in results.items() if not row.alive]
+        yield Section("Scores", warnings=failed, **cells(pd.DataFrame(rows).fillna("")))
     yield drawing.learning_curves(runs, {m: title for m, title in METRICS.items() if not m.startswith("auroc")})
     done = [run for run in runs if run.name in results]
     predictions, damaged = readable(done, "results", read)
@@ -217,16 +223,6 @@ def read(run: Opened) -> Tested:
         raise InputError(f"{run.folder / saved.PROBABILITIES} is missing or damaged ({error})") from error
     names = (Path(run.config["dataset"] or run.config["images"]).name, Path(str(run.config["ood"])).name)
     return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None, names)
-
-
-def _scores(results: Mapping[str, pd.Series]) -> Section:
-    rows = []
-    for name, row in results.items():
-        run = {"run": name, "posterior": str(row.posterior), "network": row.net, "epochs": str(row.epochs)}
-        scores = {title: _text(row[metric]) for metric, title in METRICS.items() if metric in row}
-        rows.append(run | scores | {"seconds per epoch": f"{row.epoch_seconds:.3g}"})
-    warnings = [f"The fit of {name} diverged and was stopped." for name, row in results.items() if not row.alive]
-    return Section("Scores", warnings=warnings, **cells(pd.DataFrame(rows).fillna("")))
 
 
 def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:

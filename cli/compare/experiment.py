@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from explore import registry
-from explore.cli import problem
+from explore.cli import problem, start
 from explore.cli.compare.settings import Settings
 from explore.core import machine, tree
 from explore.core.errors import counted, shown
@@ -190,9 +190,8 @@ class Experiment:
             draw = [joblib.delayed(toys.bands)(posterior, gaussian, s.hidden, self.rng, s.samples)]
             draw += [joblib.delayed(toys.boundary)(posterior, s.hidden, self.rng, s.samples)] * posterior.classifies
             bands, boundary = [*joblib.Parallel(n_jobs=min(s.jobs, 2))(draw), None][:2]
-        on_cpu = {tag: value.cpu() for tag, value in scalars.items()}
-        reliability = compare.Reliability(*(t.cpu() for t in reliability))
-        return Finished(on_cpu, state.common.alive.cpu(), self._seconds, reliability, bands, boundary)
+        on_cpu, alive, reliability = tree.map_tensors(Tensor.cpu, (scalars, state.common.alive, reliability))
+        return Finished(on_cpu, alive, self._seconds, reliability, bands, boundary)
 
     def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
         """Return a posterior to save, to predict with the variance `factor` and the weight samples of the metrics."""
@@ -203,10 +202,7 @@ class Experiment:
         return Saved(names, saved.replicas(split=range(1, s.splits + 1)), {name: model}, self._schema)
 
     def state_dict(self) -> dict[str, Any]:
-        finished = {
-            name: {key: part._asdict() if key in PICTURES and part else part for key, part in f._asdict().items()}
-            for name, f in self.finished.items()
-        }
+        finished = {name: start.as_dict(results) for name, results in self.finished.items()}
         return {"finished": finished, "saved": self._saved, "seconds": self._seconds}
 
     def load_state_dict(self, old: Mapping[str, Any]) -> None:

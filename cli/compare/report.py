@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
-from explore.cli.estimate import SIGN, TITLES, clipped, decimals, estimate, metrics, spread, title, unit
+from explore.cli.estimate import SIGN, TITLES, clipped, decimals, estimate, metrics, spread, title
 from explore.cli.report import drawing
 from explore.cli.report.drawing import panels, reliability
 from explore.cli.report.page import Section, cells, save
@@ -28,10 +28,10 @@ from explore.cli.report.session import Opened, readable
 from explore.cli.start import Report, file_name
 from explore.core.errors import curvature_note, listed
 from explore.data import uci_splits
-from explore.learning import saved
-from explore.learning.compare import Measured, is_own
+from explore.learning import saved, toys
+from explore.learning.compare import Measured, Reliability, is_own
 from explore.learning.saved import LIKELIHOOD
-from explore.runs.record import Run, plain
+from explore.runs.record import Run
 
 DISAGREE = 1.2  # warn if split R-hat, of predictions and in the median of the splits, exceeds it
 WORSE = 1.1  # warn if the RMSE exceeds this multiple of the RMSE of predicting the training mean
@@ -74,9 +74,8 @@ def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> Non
     rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
     records: list[Any] = pd.DataFrame(rows).to_dict("records")
     run.rows("results.csv", records)
-    for picture in PICTURES:
-        if (figure := plot(picture, {name: fitted})) is not None:
-            run.image(file_name(name), epochs, f"figures/{picture}", figure)
+    for picture, figure in figures({name: fitted}):
+        run.image(file_name(name), epochs, f"figures/{picture}", figure)
 
 
 def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
         places = decimals(pd.concat([rows[metric] for rows in results.values()]))
         columns = {
             "posterior": list(results),
-            title(metric, validation): [estimate(rows[metric]).text(places) for rows in results.values()],
+            title(metric, validation, unit=False): [estimate(rows[metric]).text(places) for rows in results.values()],
             "minus the best": ["best" if name == winner else estimate(v).text(places) for name, v in apart.items()],
         }
         means = pd.DataFrame({name: rows.mean(numeric_only=True) for name, rows in results.items()}).T
@@ -126,17 +125,15 @@ def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
 
 def report(comparison: Experiment, folder: Path) -> Report:
     """Return the result, and save the figures in the run folder."""
-    for picture in PICTURES:
-        if (figure := plot(picture, comparison.finished)) is not None:
-            save(figure, folder / f"{picture}.png")
+    for picture, figure in figures(comparison.finished):
+        save(figure, folder / f"{picture}.png")
     finished, s = by_posterior(pd.read_csv(folder / "results.csv")), comparison.settings
     results = {name: finished[name] for name in (*comparison.posteriors, *s.baselines)}
-    named = {
-        f"{title(metric, s.validation > 0)}{unit(metric)}, {spread(s.splits, 'split')}": table
-        for metric, table in tables(results, s.validation > 0).items()
-    }
+    validation, numbers = s.validation > 0, spread(s.splits, "split")
+    every = tables(results, validation).items()
     return Report(
-        list(failures(comparison, results)), list(named.items()), summary(comparison, results, folder),
+        list(failures(comparison, results)), [(f"{title(m, validation)}, {numbers}", table) for m, table in every],
+        summary(comparison, results, folder),
         "\n".join(verdicts(comparison, results)), [("model", saved.location(folder))],
     )  # fmt: skip
 
@@ -193,7 +190,7 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
 
 
 def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str, Any]:
-    """Return the results as JSON-compatible values (null: unknown).
+    """Return the results as values for JSON (null: unknown).
 
     `validation` is the share of each training part that is held out for the metrics; if 0, metrics are on the test
     parts. `bound` is the ELBO at KL weight 1, in nats per training point, for targets in original units. `minus_best`
@@ -212,17 +209,13 @@ def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str,
         }
     best = {metric: winner for metric, (winner, _) in apart.items()}
     chosen = {name: s.posteriors[next(iter(each))].chosen for name, each in ranked(comparison, results).items() if each}
-    return plain(
-        {
-            "dataset": comparison.dataset.name, "splits": s.splits, "validation": s.validation, "best": best,
-            "posteriors": posteriors, "chosen": chosen, "run": str(folder),
-        }
-    )  # fmt: skip
+    return {
+        "dataset": comparison.dataset.name, "splits": s.splits, "validation": s.validation, "best": best,
+        "posteriors": posteriors, "chosen": chosen, "run": str(folder),
+    }  # fmt: skip
 
 
-def _bands(axes: Axes, f: Finished) -> None:
-    assert f.bands is not None
-    b = f.bands
+def _bands(axes: Axes, b: toys.Bands) -> None:
     axes.fill_between(b.x, b.mean - 2 * b.total, b.mean + 2 * b.total, color="C0", alpha=0.15, linewidth=0)
     axes.fill_between(b.x, b.mean - 2 * b.epistemic, b.mean + 2 * b.epistemic, color="C0", alpha=0.35, linewidth=0)
     axes.plot(b.x, b.mean, color="C0", label="mean; ± 2 epistemic, total deviations")
@@ -231,9 +224,7 @@ def _bands(axes: Axes, f: Finished) -> None:
     axes.set_ylim(-4, 4)
 
 
-def _boundary(axes: Axes, f: Finished) -> None:
-    assert f.boundary is not None
-    b = f.boundary
+def _boundary(axes: Axes, b: toys.Boundary) -> None:
     axes.contourf(b.axis, b.axis, b.probability, levels=np.linspace(0, 1, 21), cmap="RdBu_r")
     if float(b.probability.min()) < 0.5 < float(b.probability.max()):
         axes.contour(b.axis, b.axis, b.probability, levels=[0.5], colors="k")
@@ -243,43 +234,41 @@ def _boundary(axes: Axes, f: Finished) -> None:
     axes.set_aspect("equal")
 
 
-def _reliability(axes: Axes, f: Finished) -> None:
-    assert f.reliability is not None
-    levels, frequencies, weight = f.reliability
-    expected, observed = ((v * weight).sum(0) / weight.sum(0) for v in (levels, frequencies))
+def _reliability(axes: Axes, r: Reliability) -> None:
+    expected, observed = ((v * r.weight).sum(0) / r.weight.sum(0) for v in (r.expected, r.observed))
     reliability(axes, {"all splits": (expected.numpy(), observed.numpy())})
     axes.set(xlabel="confidence, or level of an interval", ylabel="accuracy, or coverage", aspect="equal")
 
 
-PICTURES: dict[str, tuple[str, Callable[[Axes, Finished], None]]] = {
+PICTURES: dict[str, tuple[str, Callable[[Axes, Any], None]]] = {
     "bands": ("Predictive bands", _bands),
     "boundary": ("Probability of class 1, and the decision boundary", _boundary),
     "reliability": ("Reliability on held-out examples", _reliability),
 }
 
 
-def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
-    """Draw the figure `picture` (a key of `PICTURES`), one panel per posterior that has it. Return None if none has."""
-    heading, panel = PICTURES[picture]
-    shown = {name: f for name, f in finished.items() if getattr(f, picture) is not None}
-    if not shown:
-        return None
-    figure, every = panels(len(shown), columns=4, width=3.6, height=3.6)
-    for axes, (name, f) in zip(every, shown.items(), strict=True):
-        axes.grid(visible=False)
-        panel(axes, f)
-        axes.set_title(literal(name))
-    every[0].legend(fontsize="x-small", loc="upper left")
-    if len(shown) > 1:
-        figure.suptitle(heading, fontsize=11)
-    return figure
+def figures(finished: Mapping[str, Finished]) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures in `PICTURES` by name, with one panel per posterior that has it, unless none has."""
+    for picture, (heading, panel) in PICTURES.items():
+        shown = {name: part for name, f in finished.items() if (part := getattr(f, picture)) is not None}
+        if not shown:
+            continue
+        figure, every = panels(len(shown), columns=4, width=3.6, height=3.6)
+        for axes, (name, part) in zip(every, shown.items(), strict=True):
+            axes.grid(visible=False)
+            panel(axes, part)
+            axes.set_title(literal(name))
+        every[0].legend(fontsize="x-small", loc="upper left")
+        if len(shown) > 1:
+            figure.suptitle(heading, fontsize=11)
+        yield picture, figure
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the report sections for all runs."""
     results = {run.prefix + name: rows for run in runs for name, rows in by_posterior(run.table("results.csv")).items()}
     validation = bool(runs[0].config["validation"])
-    titles = {metric: title(metric, validation) + unit(metric) for metric in metrics(results.values(), TITLES)}
+    titles = {metric: title(metric, validation) for metric in metrics(results.values(), TITLES)}
     splits = [(name, str(len(rows))) for name, rows in results.items()]
     columns = [pd.DataFrame(splits, columns=["posterior", "splits"]).set_index("posterior")]
     columns += (table.set_index("posterior") for table in tables(results, validation).values())
@@ -288,11 +277,11 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     yield drawing.learning_curves(runs, titles, "Means over splits.")
     sets, missing = readable(runs, "data", lambda run: run.settings.load())
     yield from missing
-    yield from drawing.held_out(runs, sets, _test, "Held-out examples of all splits{first}.")
 
+    def held_out(count: int, settings: Any) -> list[np.ndarray]:
+        return [rows for _, rows in uci_splits(count, settings.splits, validation=settings.validation)]
 
-def _test(count: int, settings: Any) -> list[np.ndarray]:
-    return [rows for _, rows in uci_splits(count, settings.splits, validation=settings.validation)]
+    yield from drawing.held_out(runs, sets, held_out, "Held-out examples of all splits{first}.")
 
 
 def _splits(results: Results, titles: Mapping[str, str]) -> Figure:

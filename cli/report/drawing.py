@@ -109,13 +109,18 @@ def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int], when: Sequence[float]) -> None:
-    """Draw points x [P, 2]; mark the points labelled at the `start`, and colour the `chosen` ones by round `when`."""
+    """Draw the first two `components` of P inputs x.
+
+    Mark the points labelled at the `start`, and colour the `chosen` ones by round `when`.
+    """
+    x, shares = components(x)
     axes.plot(*x.T, ".", color="lightgrey", markersize=4, zorder=1, rasterized=len(x) > 5_000)
     axes.plot(*x[list(start)].T, "kx", markersize=5, label="labelled at the start", zorder=2)
     across, up = x[list(chosen)].T
     shown = axes.scatter(across, up, 30, list(when), cmap="viridis", edgecolors="black", linewidths=0.4, zorder=3)
     assert axes.figure is not None
     axes.figure.colorbar(shown, ax=axes, label="round", ticks=MaxNLocator(integer=True))
+    axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
 
 
 class HeldOut(NamedTuple):

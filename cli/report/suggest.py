@@ -11,7 +11,7 @@ from explore.campaign import short
 from explore.campaign.log import Event, Log
 from explore.campaign.memory import Memory, mean
 from explore.cli.display import literal
-from explore.cli.report.drawing import components, map_of, panels, whole
+from explore.cli.report.drawing import map_of, panels, whole
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError, counted
@@ -150,7 +150,7 @@ def _map(run: Opened, history: History) -> Iterator[Section]:
     cells = pd.DataFrame.from_dict(by_row, orient="index").fillna("")
     columns = {str(name): column.tolist() for name, column in cells.items()}
     try:
-        x, shares = components(schema.apply(Cells(run.folder, columns, tuple(range(len(cells))))).x)
+        x = schema.apply(Cells(run.folder, columns, tuple(range(len(cells))))).x
     except InputError as error:
         yield Section("Map of the rows", warnings=[f"Cannot draw the map: {str(error).rstrip('.')}."])
         return
@@ -159,7 +159,6 @@ def _map(run: Opened, history: History) -> Iterator[Section]:
     start = [at[e["id"]] for e in history.measurements if e["id"] in at and e["id"] not in rounds]
     figure, (axes,) = panels(1, width=6, height=4.5)
     map_of(axes, x, start, [at[name] for name in rounds], list(rounds.values()))
-    axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
     axes.legend(fontsize="small")
     yield Section("Chosen rows by round", figure, ["First two principal components of the rows in the campaign."])
 

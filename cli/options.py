@@ -22,7 +22,7 @@ class Whole(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-def names(text: str) -> str:
+def name(text: str) -> str:
     """Return comma-separated names of plug-ins or presets, with hyphens for underscores."""
     return ",".join(map(registry.hyphened, text.split(",")))
 
@@ -32,7 +32,8 @@ def column(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-NAMES, COLUMN = names, column  # types of options: click shows the name `column` in help
+NAMES, COLUMN = name, column  # types of options: click shows the names `name` and `column` in help
+FILE, SHARE = click.Path(exists=True, dir_okay=False), click.FloatRange(0, 0.5, min_open=True)
 QUOTED = """; quote a name with commas: '"x, y",z'."""
 POSITIVE = Whole(1, 10**9)
 SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomState and stable-baselines3
@@ -70,8 +71,8 @@ columns = _together(
     ),
 )  # fmt: skip
 data = _together(
-    click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list datasets`.  [default: boston]"),
-    click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Your table instead."),
+    click.option("--dataset", type=NAMES, help="From `explore list datasets`.  [default: boston]"),
+    click.option("--data", type=FILE, help="Your table instead."),
     click.option("--target", multiple=True, type=COLUMN, help="Column of FILE to predict; repeatable."),
     click.option(
         "--drop-columns", type=COLUMN, default="", show_default=False, metavar="A,B",
@@ -86,18 +87,18 @@ def model_of(settings: str, default: str) -> Callable[[Any], Any]:
     preset = f"Named settings: default, plain, vime, image, or those of a paper, such as paper.  [default: {default}]"
     setting = f"A setting of {settings}; repeatable."
     return _together(
-        click.option("--preset", type=NAMES, metavar="NAME", help=preset),
+        click.option("--preset", type=NAMES, help=preset),
         click.option("-p", "parameters", multiple=True, metavar="KEY=VALUE", help=setting),
     )
 
 
 model = model_of("the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE", "by the number of labels")
 posterior = click.option(
-    "--posterior", type=NAMES, metavar="NAME",
+    "--posterior", type=NAMES,
     help="From `explore list posteriors`.  [default: gp; noisy-kfac for classes, for many labels and with settings]",
 )  # fmt: skip
 likelihood = click.option(
-    "--likelihood", type=NAMES, metavar="NAME",
+    "--likelihood", type=NAMES,
     help="From `explore list likelihoods`; heteroscedastic: noise depends on the features.  [default: by the task]",
 )  # fmt: skip
 trust = click.option(

@@ -16,11 +16,11 @@ from explore.core import machine
 from explore.core.errors import InputError, counted, one_of, shown
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
-from explore.images import Images
+from explore.data.reading import Cells
+from explore.data.table import cells_of
 from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.learning import build
-from explore.learning.build import for_rows as for_rows
 from explore.learning.scaling import INPUT_BOUND, Standardiser
 from explore.runs.recorded import Values, check_unchanged
 
@@ -61,7 +61,9 @@ class Problem:
         drop, schema = list(self.drop_columns), None
         try:
             if self.net:
-                dataset = pictures(images.load(self.dataset or ""))
+                every = images.load(self.dataset or "")  # all of them, the training images first
+                x, y = np.concatenate([every.x, every.test_x]), np.concatenate([every.y, every.test_y])
+                dataset = Dataset(every.name, x, y, (), "classification", every.classes)
             elif self.data:
                 source = (self.data, self.target, drop, self.task, self.id_column, self.categorical, self.decimal)
                 loaded = data.load_table(*source, feature=self.feature, sheet=self.sheet, keep_na=self.keep_na)
@@ -76,6 +78,13 @@ class Problem:
         if dataset.task == "regression" and self.target:
             check_units(self.target, dataset.y)
         return dataset, schema
+
+    def cells(self, path: str | Path, strict: bool = True) -> Cells:
+        """Return the cells of a file as `cells_of` does. Raise InputError if the file cannot be read."""
+        try:
+            return cells_of(path, self.decimal, self.sheet, strict)
+        except (OSError, ImportError) as error:  # no such file, or the library for its format is missing
+            raise InputError(str(error)) from error
 
 
 def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
@@ -112,15 +121,9 @@ def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
     return replace(problem, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood), dataset
 
 
-def pictures(images: Images) -> Dataset:
-    """Return all images as one data set, training images first."""
-    x, y = np.concatenate([images.x, images.test_x]), np.concatenate([images.y, images.test_y])
-    return Dataset(images.name, x, y, (), "classification", images.classes)
-
-
 def channels(dataset: Dataset, device: str) -> Standardiser:
     """Return a standardiser with the mean and standard deviation of each channel over all images."""
-    every = Images(dataset.name, dataset.x, dataset.y, dataset.x[:0], dataset.y[:0], dataset.classes)
+    every = images.Images(dataset.name, dataset.x, dataset.y, dataset.x[:0], dataset.y[:0], dataset.classes)
     mean, scale = (torch.as_tensor(m, device=device, dtype=torch.float32)[:, None, None] for m in every.moments())
     return Standardiser(mean, scale)
 

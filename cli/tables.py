@@ -64,9 +64,12 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
                 code = "utf-8" if all(map(str.isascii, written)) else "utf-8-sig"
                 mark = ";" if cells.decimal == "," else ","
                 notes = apostrophes(out, [*frame, *(cell for name in _worded(frame) for cell in frame[name])])
-                _neutralised(frame).to_csv(
-                    draft, index=False, sep=mark, decimal=cells.decimal, float_format="%.8g", encoding=code
-                )
+                # An apostrophe before each string that a spreadsheet program would read as a formula.
+                words = {
+                    n: [texts.neutralised(c) if isinstance(c, str) else c for c in frame[n]] for n in _worded(frame)
+                }
+                safe, number = frame.assign(**words).rename(columns=texts.neutralised), "%.8g"
+                safe.to_csv(draft, index=False, sep=mark, decimal=cells.decimal, float_format=number, encoding=code)
             elif kind == ".xlsx":
                 _write_excel(draft, frame)
             else:
@@ -76,12 +79,6 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}; choose another --out") from error
     return notes
-
-
-def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
-    """Put an apostrophe before each string that a spreadsheet program would read as a formula."""
-    words = {name: [texts.neutralised(c) if isinstance(c, str) else c for c in frame[name]] for name in _worded(frame)}
-    return frame.assign(**words).rename(columns=texts.neutralised)
 
 
 def _worded(frame: pd.DataFrame) -> list[str]:

@@ -17,7 +17,7 @@ from explore.cli.active.settings import Settings
 from explore.core.errors import FailedFitWarning, InputError, counted
 from explore.inference import presets
 from explore.inference.base import Predictive
-from explore.learning import saved
+from explore.learning import build, saved
 from explore.learning.fit import Epoch
 from explore.learning.learner import ActiveLearner, Round, active_loop
 from explore.learning.saved import Names, Saved
@@ -76,7 +76,7 @@ class Experiment:
     def _posterior(self, labels: int) -> Predictive:
         """Build the posterior with the settings that apply to this number of labels."""
         s = self.settings
-        return problem.posterior(s, self.dataset, s.posterior, *problem.for_rows(s, labels))
+        return problem.posterior(s, self.dataset, s.posterior, *build.for_rows(s, labels))
 
     @property
     def rounds(self) -> int:

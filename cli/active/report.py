@@ -26,13 +26,11 @@ from explore import data
 from explore.cli.active.experiment import Experiment
 from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, title
-from explore.cli.report import drawing
-from explore.cli.report.drawing import Lines
-from explore.cli.report.page import Section, cells, save
+from explore.cli.report import drawing, page
 from explore.cli.report.session import Opened, readable
 from explore.cli.start import Report, file_name
 from explore.core.errors import curvature_note
-from explore.data import Dataset, texts
+from explore.data import texts
 from explore.learning import saved
 from explore.learning.fit import Epoch
 from explore.learning.learner import Round
@@ -84,7 +82,7 @@ def _scalars(event: Round, results: pd.DataFrame, arm: slice) -> dict[str, float
     return scalars
 
 
-def _selected(dataset: Dataset, event: Round, results: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _selected(dataset: data.Dataset, event: Round, results: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the rows of selected.csv for a round. `results` has the round's rows of results.csv, one per replica."""
     if event.choice is None:
         return
@@ -116,7 +114,7 @@ def last(curve: pd.DataFrame) -> Estimate:
     return estimate(curve.iloc[-1])
 
 
-def table(lines: Lines) -> pd.DataFrame:
+def table(lines: drawing.Lines) -> pd.DataFrame:
     """Return strings "mean ± s.e.": one column per curve, one row per number of labels, and a row for the area."""
     places = decimals(np.concatenate([curve.to_numpy().ravel() for curve in lines.values()]))
     rows: dict[str, dict[str, str]] = {}
@@ -128,7 +126,7 @@ def table(lines: Lines) -> pd.DataFrame:
     return pd.DataFrame([{"labels": labels} | row for labels, row in rows.items()]).fillna("")
 
 
-def figure(metrics: Mapping[str, Lines], **size: Any) -> Figure:
+def figure(metrics: Mapping[str, drawing.Lines], **size: Any) -> Figure:
     """Draw a figure of learning curves, with one panel per metric."""
     titles = {title(metric): lines for metric, lines in metrics.items()}
     return drawing.curves(titles, "labelled points", ("o-", "s--"), **size)
@@ -141,7 +139,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     numbers = spread(s.trials, "trial")
     drawn = figure({metric: {arm: every[arm] for arm in experiment.arms} for metric, every in arms.items()}, height=4)
     drawn.suptitle(literal(f"{experiment.dataset.name}, {s.posterior}: {numbers}"), fontsize=11)
-    save(drawn, folder / FIGURE)
+    page.save(drawn, folder / FIGURE)
     named = {"posterior": s.posterior, "acquisition": s.acquisition, "trials": s.trials}
     end = {"seconds": round(experiment.seconds, 3), "run": str(folder)}
     return Report(
@@ -151,7 +149,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     )  # fmt: skip
 
 
-def verdict(arms: Mapping[str, Lines]) -> str:
+def verdict(arms: Mapping[str, drawing.Lines]) -> str:
     """Return a sentence on whether the acquisition beat random choice, by the area under the learning curve."""
     metric, (arm, *control) = next(iter(arms.items()))
     if not control:
@@ -183,7 +181,7 @@ def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
     yield from (f"Last round: {note}" for note in notes if note)
 
 
-def summary(arms: Mapping[str, Lines]) -> dict[str, Any]:
+def summary(arms: Mapping[str, drawing.Lines]) -> dict[str, Any]:
     """Return the metrics at the last number of labels, as means and standard errors.
 
     `active` is the acquisition under test and `random` the control. `paired_difference` is active minus random in
@@ -200,7 +198,7 @@ def summary(arms: Mapping[str, Lines]) -> dict[str, Any]:
     return values
 
 
-def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
     """Yield the report sections for all runs."""
     results = {run: run.table("results.csv") for run in runs}
     failed = sum(int((~rows.alive).sum()) for rows in results.values())
@@ -213,13 +211,13 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
         arms[metric] |= {run.prefix + arm: curve for arm, curve in every.items()}
     warnings = [f"{failed} fits diverged and were stopped."] if failed else []
     note = "Mean over trials ± one standard error. Test points are never labelled."
-    yield Section("Learning curves", figure(arms), [note], warnings, **cells(_joined(arms)))
+    yield page.Section("Learning curves", figure(arms), [note], warnings, **page.cells(_joined(arms)))
     if any(differences.values()):
         drawn = figure(differences)
         for axes in drawn.axes:
             axes.axhline(0, color="black", linewidth=1)
         note = "Paired by trial, from the same start. An error below 0 means that the rule beat random labelling."
-        yield Section("Difference from random labelling", drawn, [note], **cells(_joined(differences)))
+        yield page.Section("Difference from random labelling", drawn, [note], **page.cells(_joined(differences)))
     sets, missing = readable(runs, "data", lambda run: run.settings.load())
     yield from missing
     selected = {run: run.table("selected.csv") for run in runs if run.sizes.get("selected.csv")}
@@ -236,10 +234,10 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
         }
         drawn = drawing.curves({"best acquisition score": lines}, "round", ("o-",), width=6)
         note = "Best acquisition score of each round: the gain that the rule still expects."
-        yield Section("Best score by round", drawn, [note])
+        yield page.Section("Best score by round", drawn, [note])
 
 
-def _joined(metrics: Mapping[str, Lines]) -> pd.DataFrame:
+def _joined(metrics: Mapping[str, drawing.Lines]) -> pd.DataFrame:
     """Return one table with the columns of all metrics side by side."""
     tables = [table(lines).set_index("labels").add_prefix(f"{TITLES[metric]}: ") for metric, lines in metrics.items()]
     return pd.concat(tables, axis=1).reset_index()
@@ -250,7 +248,7 @@ def _split(count: int, settings: Any) -> data.PoolSplit:
     return data.pool_splits(count, settings.trials, settings.initial, settings.test_size, settings.seed)
 
 
-def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]) -> Section:
+def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, data.Dataset]) -> page.Section:
     """Draw a map of each run's points, in which colours mark the points chosen in the first trial."""
     drawn, every = drawing.panels(len(selected))
     for axes, (run, rows) in zip(every, selected.items(), strict=True):
@@ -262,4 +260,4 @@ def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, Dataset]
         axes.set(title=literal(f"{run.name}: {rule}, trial 1"))
     every[0].legend(fontsize="small")
     note = "First two principal components of the standardised features. Grey: all points of the data."
-    return Section("Chosen points by round", drawn, [note])
+    return page.Section("Chosen points by round", drawn, [note])

@@ -11,7 +11,6 @@ from explore.acquisitions.base import default_rule
 from explore.cli import problem
 from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
-from explore.data.table import cells_of
 from explore.inference import presets
 from explore.learning import build
 from explore.nets import zoo
@@ -47,10 +46,7 @@ class Settings(problem.Problem):
             return None
         if schema is None:
             raise InputError("--targets applies to --data only. Leave it out for a built-in data set")
-        try:
-            matrix = schema.apply(cells_of(self.targets, self.decimal, self.sheet, strict=False))
-        except (OSError, ImportError) as error:  # no such file, or the library for its format is missing
-            raise InputError(str(error)) from error
+        matrix = schema.apply(self.cells(self.targets, strict=False))
         check_unchanged(f"the inputs in {self.targets}", self.targets_digest, _digest(matrix))
         return matrix
 

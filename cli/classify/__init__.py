@@ -3,13 +3,13 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import NAMES, POSITIVE, SEED
+from explore.cli.options import NAMES, POSITIVE, SEED, SHARE
 
 
 @click.command("classify", short_help="Train a posterior on images and evaluate it on test images.")
-@click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list images`.  [default: mnist]")
+@click.option("--dataset", type=NAMES, help="From `explore list images`.  [default: mnist]")
 @click.option(
-    "--images", type=click.Path(exists=True), metavar="PATH",
+    "--images", type=click.Path(exists=True),
     help="Your images instead: a folder train/CLASS/... and test/CLASS/..., or an .npz of x, y, test_x, test_y. With "
     "--validate, test images may be missing.",
 )  # fmt: skip
@@ -26,7 +26,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
     "size).  [default: lenet5; for digits mlp]",
 )  # fmt: skip
 @click.option("--amp", is_flag=True, help="Mixed precision: matrix products and convolutions in bfloat16.")
-@click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
+@click.option("--posterior", default="noisy-kfac", type=NAMES, help="From `explore list posteriors`.")
 @options.model_of("the posterior, or net.KEY=VALUE", "image, if any")
 @click.option("--epochs", type=POSITIVE, help="Passes over the training images.  [default: the preset's]")
 @click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs of learning-rate warm-up.")
@@ -39,7 +39,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @click.option("--train", type=POSITIVE, metavar="N", help="Take N training images at random.  [default: all]")
 @click.option("--test", type=POSITIVE, metavar="N", help="Test on N of the test images at random.  [default: all]")
 @click.option(
-    "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
+    "--validate", type=SHARE, metavar="SHARE",
     help="Test on this share of the training images, e.g. 0.1, not on the test images.",
 )  # fmt: skip
 @click.option(

@@ -18,7 +18,6 @@ from explore.images import Images
 from explore.images.base import ImageFiles
 from explore.inference.predict import Predictor
 from explore.learning import classification
-from explore.learning.classification import Classified, Measured, Task
 from explore.learning.fit import Epoch, ImageFeed, batches
 from explore.learning.model import FittedModel
 from explore.learning.pool import Scales
@@ -31,15 +30,15 @@ class Finished(NamedTuple):
     """The results of the fit."""
 
     scalars: dict[str, float]  # by tag, after the last epoch
-    tested: Classified  # predictions for the test images
-    ood: Classified | None  # predictions for out-of-distribution images
+    tested: classification.Classified  # predictions for the test images
+    ood: classification.Classified | None  # predictions for out-of-distribution images
     alive: bool  # whether the fit succeeded
     seconds: float  # duration of the fit, without measurements
     epoch_seconds: float  # median duration of an epoch
     initial_curvature_share: float = 0.0  # share of the posterior's curvature that is still its initial value
 
 
-Event = Epoch | Measured | Finished | None  # None: the fit starts or resumes
+Event = Epoch | classification.Measured | Finished | None  # None: the fit starts or resumes
 
 
 class Experiment:
@@ -95,7 +94,7 @@ class Experiment:
         if s.test is not None:
             chosen = _first(Rng(s.seed).stream("split", 1).permutation(1, len(test_y))[0], "test", s.test)
             test_x, test_y, self.index = _of(test_x, chosen), test_y[chosen], self.index[chosen]
-        self.task = Task(
+        self.task = classification.Task(
             self._feed(_of(x, train), self.rng.stream("fit"), s.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
         )  # fmt: skip
@@ -177,7 +176,7 @@ class Experiment:
         self.saved = Saved(Names((), ("class",), self.classes), ({},), {s.posterior: model})
         emit(self.finished)
 
-    def _finish(self, last: Measured) -> Finished:
+    def _finish(self, last: classification.Measured) -> Finished:
         ood = None
         if self._ood is not None:
             rng = self.rng.stream("test", last.epoch)
@@ -204,7 +203,7 @@ class Experiment:
             # Keys that older versions wrote.
             renamed = {"found": "tested", "others": "ood", "start_left": "initial_curvature_share"}
             entry = {renamed.get(key, key): value for key, value in old["finished"].items()}
-            entry |= {key: entry[key] and Classified(**entry[key]) for key in ("tested", "ood")}
+            entry |= {key: entry[key] and classification.Classified(**entry[key]) for key in ("tested", "ood")}
             self.finished = Finished(**entry)
 
 

@@ -16,9 +16,7 @@ from sklearn.metrics import confusion_matrix
 
 from explore.cli.classify.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
-from explore.cli.report import drawing
-from explore.cli.report.drawing import HeldOut, panels
-from explore.cli.report.page import Section, cells, save
+from explore.cli.report import drawing, page
 from explore.cli.report.session import Opened, readable
 from explore.cli.start import Report, file_name
 from explore.core import files
@@ -52,9 +50,9 @@ class Tested(NamedTuple):
     names: tuple[str, str]  # of the test set and of the out-of-distribution set
 
     @property
-    def probabilities(self) -> HeldOut:
+    def probabilities(self) -> drawing.HeldOut:
         """The class indices `y` [P] and predicted probabilities `mean` [P, C] of P test images and C classes."""
-        return HeldOut(self.y, self.images.probabilities.double().cpu().numpy())
+        return drawing.HeldOut(self.y, self.images.probabilities.double().cpu().numpy())
 
     def figures(self, posterior: str) -> dict[str, Figure]:
         """Return name -> figure: `reliability` and, with out-of-distribution images, `others` (histograms)."""
@@ -82,7 +80,8 @@ def write(run: Run, experiment: Experiment, event: Event) -> int | None:
 
 
 def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -> None:
-    tested, row = _tested(experiment, finished), _results(experiment, finished)
+    s, tested, values = experiment.settings, _tested(experiment, finished), metrics(finished)
+    row = {"posterior": s.posterior, "net": s.net, "epochs": experiment.total} | values | _success(finished)
     arrays: dict[str, Any] = {"y": tested.y, "index": tested.places, "classes": np.array(tested.classes)}
     for kind, images in (("", tested.images), ("other_", tested.ood)):
         if images:
@@ -91,9 +90,9 @@ def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -
     with files.replacing(run.folder / saved.PROBABILITIES) as draft, open(draft, "wb") as file:
         np.savez_compressed(file, **arrays, run=np.array(run_id(run.folder)))
     run.rows("results.csv", [row])
-    if detection := {f"test/{name}": value for name, value in row.items() if name.startswith("auroc")}:
+    if detection := {f"test/{name}": value for name, value in values.items() if name.startswith("auroc")}:
         run.scalars(series, experiment.total, detection)
-    for name, figure in tested.figures(experiment.settings.posterior).items():
+    for name, figure in tested.figures(s.posterior).items():
         run.image(series, experiment.total, f"figures/{name}", figure)
     assert experiment.saved is not None
     saved.write(run.folder, experiment.saved)
@@ -115,24 +114,20 @@ def metrics(finished: Finished) -> dict[str, float]:
     return values
 
 
-def _results(experiment: Experiment, finished: Finished) -> dict[str, Any]:
-    """Return the only row of results.csv, as column -> value."""
-    s = experiment.settings
-    return {
-        "posterior": s.posterior, "net": s.net, "epochs": experiment.total, **metrics(finished),
-        "alive": finished.alive, "seconds": round(finished.seconds, 3),
-        "epoch_seconds": round(finished.epoch_seconds, 3),
-    }  # fmt: skip
+def _success(finished: Finished) -> dict[str, Any]:
+    """Return whether the fit succeeded, and its duration."""
+    seconds = {"seconds": round(finished.seconds, 3), "epoch_seconds": round(finished.epoch_seconds, 3)}
+    return {"alive": finished.alive} | seconds
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
     """Return the result, and save the figures in the run folder."""
     finished, s = experiment.finished, experiment.settings
     assert finished is not None
-    values, row, tested = metrics(finished), _results(experiment, finished), _tested(experiment, finished)
+    values, tested = metrics(finished), _tested(experiment, finished)
     figures = {f"{name}.png": figure for name, figure in tested.figures(s.posterior).items()}
     for file, figure in figures.items():
-        save(figure, folder / file)
+        page.save(figure, folder / file)
     part = "validation" if s.validation else "test"
     against = {name: f", against {tested.names[1]}" for name in values if name.startswith("auroc")}
     rows = [(title + against.get(m, ""), _text(values[m])) for m, title in METRICS.items() if m in values]
@@ -143,7 +138,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     summary = {
         "dataset": experiment.name, "net": s.net, "posterior": s.posterior, "epochs": experiment.total,
         "test": values, "validation": s.validation, "ood": s.ood if finished.ood else None,
-        **{name: row[name] for name in ("alive", "seconds", "epoch_seconds")}, "run": str(folder),
+        **_success(finished), "run": str(folder),
     }  # fmt: skip
     title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
     tables = [(title, pd.DataFrame(rows, columns=["metric", part]))]
@@ -170,7 +165,7 @@ def _text(value: float) -> str:
 
 def uncertainties(tested: Tested, ood: Classified) -> Figure:
     """Draw histograms of entropy and mutual information for test images and out-of-distribution images."""
-    figure, every = panels(2, width=4, height=3.4)
+    figure, every = drawing.panels(2, width=4, height=3.4)
     for axes, score in zip(every, SCORES, strict=True):
         values = [getattr(images, score) for images in (tested.images, ood)]
         both = [v[v.isfinite()].double().cpu().numpy() for v in values]  # a diverged fit has non-finite values
@@ -184,7 +179,7 @@ def uncertainties(tested: Tested, ood: Classified) -> Figure:
     return figure
 
 
-def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
     """Yield the report sections for all runs."""
     results, missing = readable(runs, "results", lambda run: run.table("results.csv").iloc[-1])
     if results:
@@ -194,7 +189,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
             scores = {title: _text(row[metric]) for metric, title in METRICS.items() if metric in row}
             rows.append(run_of | scores | {"seconds per epoch": f"{row.epoch_seconds:.3g}"})
         failed = [f"The fit of {name} diverged and was stopped." for name, row in results.items() if not row.alive]
-        yield Section("Scores", warnings=failed, **cells(pd.DataFrame(rows).fillna("")))
+        yield page.Section("Scores", warnings=failed, **page.cells(pd.DataFrame(rows).fillna("")))
     yield drawing.learning_curves(runs, {m: title for m, title in METRICS.items() if not m.startswith("auroc")})
     done = [run for run in runs if run.name in results]
     predictions, damaged = readable(done, "results", read)
@@ -225,18 +220,18 @@ def read(run: Opened) -> Tested:
     return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None, names)
 
 
-def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
+def _of_run(run: Opened, tested: Tested) -> Iterator[page.Section]:
     yield _confusions(tested)
     if tested.ood is not None:
         note = "Share of images by uncertainty. Out-of-distribution images should be more uncertain."
-        yield Section("Out-of-distribution images", uncertainties(tested, tested.ood), [note])
+        yield page.Section("Out-of-distribution images", uncertainties(tested, tested.ood), [note])
     images, missing = readable([run], "images", lambda run: run.settings.load()[0])
     yield from missing
     for loaded in images.values():
         yield from _pictures(loaded.x if run.config["validation"] else loaded.test_x, tested)
 
 
-def _confusions(tested: Tested) -> Section:
+def _confusions(tested: Tested) -> page.Section:
     names = tested.classes
     counts = confusion_matrix(tested.y, tested.probabilities.mean.argmax(1), labels=range(len(names)))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -248,19 +243,19 @@ def _confusions(tested: Tested) -> Section:
     header = ("class", "predicted as", "images", "share of the class")
     if len(names) > DRAWN:
         notes.append(f"No plot: {len(names)} classes are too many (at most {DRAWN}).")
-        return Section("Confusions", None, notes, header=header, rows=rows)
+        return page.Section("Confusions", None, notes, header=header, rows=rows)
     side, labels = 2.5 + 0.28 * len(names), list(map(literal, names))
-    figure, (axes,) = panels(1, width=side + 1, height=side)
+    figure, (axes,) = drawing.panels(1, width=side + 1, height=side)
     axes.grid(visible=False)
     image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
     axes.set_xticks(range(len(names)), labels, rotation=90, fontsize="small")
     axes.set_yticks(range(len(names)), labels, fontsize="small")
     axes.set(xlabel="predicted as", ylabel="class")
     figure.colorbar(image, ax=axes, label="share of the class")
-    return Section("Confusions", figure, notes, header=header, rows=rows)
+    return page.Section("Confusions", figure, notes, header=header, rows=rows)
 
 
-def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
+def _pictures(x: Any, tested: Tested) -> Iterator[page.Section]:
     """Yield sections with the most confidently misclassified images and the most uncertain images."""
     p, entropy = tested.probabilities.mean, tested.images.entropy.double().numpy()
     table = pd.DataFrame({"true": tested.y, "called": p.argmax(1), "confidence": p.max(1), "entropy": entropy})
@@ -269,7 +264,7 @@ def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
     for title, shown in {"Most confident errors": errors, "Most uncertain images": uncertain}.items():
         if shown.empty:
             continue
-        figure, every = panels(SHOWN, columns=SHOWN, width=1.3, height=1.8)
+        figure, every = drawing.panels(SHOWN, columns=SHOWN, width=1.3, height=1.8)
         for axes in every:
             axes.set_axis_off()
         pixels = x[tested.places[shown.index]].transpose(0, 2, 3, 1)
@@ -277,4 +272,4 @@ def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
             names = [literal(tested.classes[c][:14]) for c in (row["true"], row["called"])]
             axes.set_title(f"{names[0]}\nas {names[1]}: {row['confidence']:.2f}", fontsize=7)
-        yield Section(title, figure, ["Titles: true class, predicted class and its probability."])
+        yield page.Section(title, figure, ["Titles: true class, predicted class and its probability."])

@@ -71,23 +71,18 @@ class Settings:
         check_unchanged(f"the images of {images.name}", self.fingerprint, whole)
         augment: Any = self.augment or images.augmentation
         settings = dict(self.posterior_settings)
-        if "augmentation" not in settings:
-            settings |= self._augmentation(augment != "none")
+        make = registry.find("posteriors", self.posterior)
+        if "augmentation" in registry.settings_of(make) and "augmentation" not in settings:
+            # How many examples an image counts as: one in runs of older versions, which have a fingerprint.
+            is_augmented = augment != "none" and self.fingerprint is None
+            worth = registry.settings_in(make, self.preset).get("augmentation", WORTH) if is_augmented else 1.0
+            settings["augmentation"] = worth
         outputs = zoo.outputs(self.net, images.shape, len(images.classes), self.net_settings)
         zoo.check_known(self.net, outputs, self.outputs)
         return images, replace(
             self, fingerprint=whole, augment=augment, stream=isinstance(images.x, ImageFiles),
             outputs=outputs if self.outputs is None else self.outputs, posterior_settings=settings,
         )  # fmt: skip
-
-    def _augmentation(self, augmented: bool) -> Values:
-        """Return {"augmentation": examples that an image counts as}, or {} if the posterior has no such setting."""
-        make = registry.find("posteriors", self.posterior)
-        if "augmentation" not in registry.settings_of(make):
-            return {}
-        preset = registry.settings_in(make, self.preset)
-        begun = self.fingerprint is not None  # by an older version, in which each image counted once
-        return {"augmentation": preset.get("augmentation", WORTH) if augmented and not begun else 1.0}
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
         """Build the posterior over a network's weights, for images of shape (channels, height, width)."""

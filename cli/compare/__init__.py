@@ -3,7 +3,7 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
+from explore.cli.options import NAMES, POSITIVE, SEED, SHARE, TRIALS
 
 
 @click.command("compare", short_help="Train posteriors on the same splits of a data set.")
@@ -23,7 +23,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 )  # fmt: skip
 @click.option("--epochs", type=POSITIVE, help="Passes over the training examples.  [default: each preset's]")
 @click.option(
-    "--calibrate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
+    "--calibrate", type=SHARE, metavar="SHARE",
     help="Hold out this share of the training examples, e.g. 0.1, to fit one factor on the predictive variance.",
 )  # fmt: skip
 @click.option(
@@ -32,7 +32,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
     "likelihood.KEY; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
+    "--validate", type=SHARE, metavar="SHARE",
     help="Test on this share of each training part, e.g. 0.2, not on the test parts.",
 )  # fmt: skip
 @click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems, if there is no grid.")

@@ -23,7 +23,6 @@ from explore.learning import baselines, compare, saved, toys
 from explore.learning.compare import Measured
 from explore.learning.fit import Epoch
 from explore.learning.model import FittedModel
-from explore.learning.saved import Names, Saved
 from explore.nets.likelihoods import Gaussian
 from explore.runs.record import Run
 
@@ -60,7 +59,7 @@ class Experiment:
             self.posteriors[label] = posterior
         self.groups = list(self._grouped())  # names of posteriors that are fitted jointly
         self.finished: dict[str, Finished] = {}
-        self.saved: Saved | None = None  # the latest fitted posterior
+        self.saved: saved.Saved | None = None  # the latest fitted posterior
         self._saved: dict[str, Any] | None = None  # checkpoint of the current fit
         self._seconds = 0.0
         if old:
@@ -193,13 +192,13 @@ class Experiment:
         on_cpu, alive, reliability = tree.map_tensors(Tensor.cpu, (scalars, state.common.alive, reliability))
         return Finished(on_cpu, alive, self._seconds, reliability, bands, boundary)
 
-    def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
+    def _to_save(self, name: str, state: State, factor: Tensor | None) -> saved.Saved:
         """Return a posterior to save, to predict with the variance `factor` and the weight samples of the metrics."""
         assert self.splits.scales is not None
         s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)
-        names = Names(self.dataset.features, s.target, self.dataset.classes)
-        return Saved(names, saved.replicas(split=range(1, s.splits + 1)), {name: model}, self._schema)
+        names = saved.Names(self.dataset.features, s.target, self.dataset.classes)
+        return saved.Saved(names, saved.replicas(split=range(1, s.splits + 1)), {name: model}, self._schema)
 
     def state_dict(self) -> dict[str, Any]:
         finished = {name: start.as_dict(results) for name, results in self.finished.items()}

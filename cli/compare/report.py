@@ -21,9 +21,7 @@ from matplotlib.figure import Figure
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
 from explore.cli.estimate import SIGN, TITLES, clipped, decimals, estimate, metrics, spread, title
-from explore.cli.report import drawing
-from explore.cli.report.drawing import panels, reliability
-from explore.cli.report.page import Section, cells, save
+from explore.cli.report import drawing, page
 from explore.cli.report.session import Opened, readable
 from explore.cli.start import Report, file_name
 from explore.core.errors import curvature_note, listed
@@ -126,7 +124,7 @@ def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
 def report(comparison: Experiment, folder: Path) -> Report:
     """Return the result, and save the figures in the run folder."""
     for picture, figure in figures(comparison.finished):
-        save(figure, folder / f"{picture}.png")
+        page.save(figure, folder / f"{picture}.png")
     finished, s = by_posterior(pd.read_csv(folder / "results.csv")), comparison.settings
     results = {name: finished[name] for name in (*comparison.posteriors, *s.baselines)}
     validation, numbers = s.validation > 0, spread(s.splits, "split")
@@ -236,7 +234,7 @@ def _boundary(axes: Axes, b: toys.Boundary) -> None:
 
 def _reliability(axes: Axes, r: Reliability) -> None:
     expected, observed = ((v * r.weight).sum(0) / r.weight.sum(0) for v in (r.expected, r.observed))
-    reliability(axes, {"all splits": (expected.numpy(), observed.numpy())})
+    drawing.reliability(axes, {"all splits": (expected.numpy(), observed.numpy())})
     axes.set(xlabel="confidence, or level of an interval", ylabel="accuracy, or coverage", aspect="equal")
 
 
@@ -253,7 +251,7 @@ def figures(finished: Mapping[str, Finished]) -> Iterator[tuple[str, Figure]]:
         shown = {name: part for name, f in finished.items() if (part := getattr(f, picture)) is not None}
         if not shown:
             continue
-        figure, every = panels(len(shown), columns=4, width=3.6, height=3.6)
+        figure, every = drawing.panels(len(shown), columns=4, width=3.6, height=3.6)
         for axes, (name, part) in zip(every, shown.items(), strict=True):
             axes.grid(visible=False)
             panel(axes, part)
@@ -264,7 +262,7 @@ def figures(finished: Mapping[str, Finished]) -> Iterator[tuple[str, Figure]]:
         yield picture, figure
 
 
-def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
     """Yield the report sections for all runs."""
     results = {run.prefix + name: rows for run in runs for name, rows in by_posterior(run.table("results.csv")).items()}
     validation = bool(runs[0].config["validation"])
@@ -273,7 +271,8 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     columns = [pd.DataFrame(splits, columns=["posterior", "splits"]).set_index("posterior")]
     columns += (table.set_index("posterior") for table in tables(results, validation).values())
     note = "Grey: single splits. Dot and bar: mean ± standard error. Differences are paired by split."
-    yield Section("Scores", _splits(results, titles), [note], **cells(pd.concat(columns, axis=1).reset_index()))
+    scores = pd.concat(columns, axis=1).reset_index()
+    yield page.Section("Scores", _splits(results, titles), [note], **page.cells(scores))
     yield drawing.learning_curves(runs, titles, "Means over splits.")
     sets, missing = readable(runs, "data", lambda run: run.settings.load())
     yield from missing
@@ -286,7 +285,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 def _splits(results: Results, titles: Mapping[str, str]) -> Figure:
     """Draw the values of each metric on all splits, with mean and standard error."""
-    figure, every = panels(len(titles), height=1.2 + 0.45 * len(results))
+    figure, every = drawing.panels(len(titles), height=1.2 + 0.45 * len(results))
     for axes, (metric, heading) in zip(every, titles.items(), strict=True):
         for i, rows in enumerate(results.values()):
             mean, error = estimate(rows[metric])

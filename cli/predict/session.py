@@ -23,7 +23,11 @@ def run(options: Mapping[str, Any]) -> None:
     out = Path(options["out"]) if options["out"] else None
     if out:
         tables.check(out, path, "predict", WRITTEN)
-    levels = _levels(options["quantiles"])
+    try:
+        levels = tuple(map(float, options["quantiles"].split(","))) if options["quantiles"] else ()
+    except ValueError:
+        message = f"--quantiles is {shown(options['quantiles'])}; it must be levels such as 0.05,0.5,0.95"
+        raise InputError(message) from None
     device, _ = start.compute(options)
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
     with start.reading(folder):
@@ -47,13 +51,6 @@ def run(options: Mapping[str, Any]) -> None:
     if model.images:
         frame.insert(0, "image", cells.columns["image"])
     _print(model.about, frame, out, notes, options)
-
-
-def _levels(text: str | None) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise InputError(f"--quantiles is {shown(text)}; it must be levels such as 0.05,0.5,0.95") from None
 
 
 def _print(about: str, frame: pd.DataFrame, out: Path | None, notes: Sequence[str], options: Mapping[str, Any]) -> None:

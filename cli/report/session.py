@@ -14,7 +14,6 @@ import pandas as pd
 
 from explore.cli import display, start
 from explore.cli.report import page
-from explore.cli.report.page import Section
 from explore.core.errors import InputError, counted, listed
 from explore.learning import trust
 from explore.runs.record import read_run
@@ -76,7 +75,7 @@ def _row(line: str) -> tuple[str, dict[str, float]]:
     raise ValueError("a line of metrics.jsonl lacks a series, a step or numbers")
 
 
-def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> tuple[dict[str, T], list[Section]]:
+def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> tuple[dict[str, T], list[page.Section]]:
     """Apply `read` to each run. Return run name -> result, and a section with a warning for each unreadable run."""
     parts, missing = {}, []
     for run in runs:
@@ -84,7 +83,7 @@ def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> 
             parts[run.name] = read(run)
         except InputError as error:
             warning = f"Skipped the figures that need the {part} of {run.name}: {error}."
-            missing.append(Section(f"{part.capitalize()} of {run.name}", warnings=[warning]))
+            missing.append(page.Section(f"{part.capitalize()} of {run.name}", warnings=[warning]))
     return parts, missing
 
 

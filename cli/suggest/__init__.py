@@ -3,18 +3,15 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
+from explore.cli.options import COLUMN, FILE, NAMES, POSITIVE, SAMPLES, SEED
 
 
 @click.command("suggest", short_help="Suggest which rows of your table to measure next.")
-@click.argument("table", metavar="POOL", type=click.Path(exists=True, dir_okay=False))
+@click.argument("table", metavar="POOL", type=FILE)
 @click.option("--target", multiple=True, type=COLUMN, help="Column to predict, empty where unknown; repeatable.")
 @click.option("--batch", type=POSITIVE, help="Rows to measure next.  [default: 5]")
 @click.option("--out", metavar="FILE", help="File for the suggestions.  [default: next.csv beside POOL, or next.xlsx]")
-@click.option(
-    "--labels", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-    help="File with more measurements, such as next.csv.",
-)  # fmt: skip
+@click.option("--labels", type=FILE, help="File with more measurements, such as next.csv.")
 @click.option("--id", "id_column", type=COLUMN, help="Column that names the rows; not a feature.")
 @click.option("--drop-columns", type=COLUMN, metavar="A,B", help=f"Columns to leave out{options.QUOTED}")
 @options.columns
@@ -42,7 +39,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 )  # fmt: skip
 @options.posterior
 @click.option(
-    "--acquisition", type=NAMES, metavar="NAME",
+    "--acquisition", type=NAMES,
     help="From `explore list acquisitions`.  [default: variance-reduction; epig for classes; expected-improvement with "
     "--goal maximise or minimise]",
 )  # fmt: skip

@@ -20,7 +20,6 @@ from explore.core import files
 from explore.core.errors import Failure, InputError, counted
 from explore.data.reading import Cells
 from explore.learning import saved, trust
-from explore.learning.saved import MODEL, Saved
 from explore.runs.recorded import CONFIG as FORMAT
 from explore.runs.recorded import read, renewed, written
 
@@ -183,7 +182,7 @@ def _write(folder: Path, now: State, old: State | None) -> None:
     content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
     try:
         if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):
-            (folder / MODEL).unlink(missing_ok=True)
+            (folder / saved.MODEL).unlink(missing_ok=True)
         with files.replacing(folder / CONFIG) as draft:
             draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
@@ -192,8 +191,8 @@ def _write(folder: Path, now: State, old: State | None) -> None:
 
 def _write_model(folder: Path, table: Table, settings: Settings, model: Model) -> None:
     fitted = replace(model.learner.model, posterior=model.posterior)  # instead of one for partly measured rows
-    content = Saved(model.names, ({},), {settings.posterior: fitted}, table.schema, model.transform)
+    content = saved.Saved(model.names, ({},), {settings.posterior: fitted}, table.schema, model.transform)
     try:
         saved.write(folder, content)
     except OSError as error:
-        raise Failure(f"cannot write {folder / MODEL}: {error.strerror}") from error
+        raise Failure(f"cannot write {folder / saved.MODEL}: {error.strerror}") from error

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Bool
 
 from explore import campaign, data
-from explore.campaign import Campaign, Row
 from explore.campaign.answers import PREFIX
 from explore.campaign.cells import folded
 from explore.cli.suggest.settings import Settings
@@ -19,7 +18,7 @@ from explore.data.base import check_units
 from explore.data.columns import LeftOut, Matrix, Quantity
 from explore.data.reading import Cells
 from explore.data.recognition import infer
-from explore.data.table import cells_of, check_kept, roles
+from explore.data.table import check_kept, roles
 
 ORDERING = ("order", "timestamp")  # reasons to leave a column out for good
 FEW = 5  # in a smaller pool, the cells of a feature may all be empty by chance
@@ -50,13 +49,15 @@ class Table:
 
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     """Read the table, and decide which new columns are features. Decisions on columns in `before` are kept."""
-    written, classes = opened(path, settings), settings.task == "classification"
+    written, classes = settings.cells(path), settings.task == "classification"
     drop = [*settings.drop_columns, *([settings.cost] if settings.cost else [])]
     names, features = roles(written, settings.target, drop, settings.task, settings.id_column)
     _check(written, names, features, settings)
     rule = campaign.Schema(tuple(names), (), settings.id_column, classes, bool(settings.keep_na), settings.failed)
     asked = {*settings.categorical, *settings.feature}
-    measured = _measured(written, rule)
+    measured = np.zeros(len(written.lines), bool)  # whether a target of each row is measured
+    for column in (written.columns[name] for name in names):
+        measured |= [bool(c) and (rule.keep_na or not texts.unmeasured(c, classes)) for c in column]
     late = _late(written, [name for name in features if name not in settings.categorical], measured)
     before = before or Learnt((), ())
     left_out = [name for name in features if name in before.left_out and name not in asked]
@@ -86,14 +87,6 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     after = Learnt(tuple(dict.fromkeys([*before.features, *learnt])), tuple(sorted(ordering)))
     rule = rule._replace(features=learnt)
     return Table(path, written, cells, rule, schema, costs, tuple(notes), after, int(measured.sum()))
-
-
-def _measured(cells: Cells, rule: campaign.Schema) -> Bool[np.ndarray, " N"]:
-    """Return whether a target of each row is measured."""
-    measured = np.zeros(len(cells.lines), bool)
-    for name in rule.targets:
-        measured |= [bool(c) and (rule.keep_na or not texts.unmeasured(c, rule.classes)) for c in cells.columns[name]]
-    return measured
 
 
 def _late(cells: Cells, features: Sequence[str], measured: Bool[np.ndarray, " N"]) -> list[str]:
@@ -136,17 +129,9 @@ def _costs(cells: Cells, name: str) -> np.ndarray:
     return values
 
 
-def opened(path: Path, settings: Settings, strict: bool = True) -> Cells:
-    """Return the cells of a file as `cells_of` does. Raise InputError if the file cannot be read."""
-    try:
-        return cells_of(path, settings.decimal, settings.sheet, strict)
-    except (OSError, ImportError) as error:
-        raise InputError(str(error)) from error
-
-
 def labels(path: Path, table: Table, settings: Settings) -> Cells:
     """Return the cells of a file of measurements, normalised like the table's cells (see `comparable`)."""
-    cells = opened(path, settings, strict=False)
+    cells = settings.cells(path, strict=False)
     return comparable(cells, table.schema, () if table.roles.classes else table.roles.targets)
 
 
@@ -190,7 +175,7 @@ class Rows:
         return replace(self, measured=[self.measured[i] for i in full], values=[self.values[i] for i in full])
 
 
-def rows(table: Table, state: Campaign) -> Rows:
+def rows(table: Table, state: campaign.Campaign) -> Rows:
     """Return the rows as model inputs. The campaign must have read the table."""
     matrix = table.schema.apply(table.written)
     check_units(matrix.features, matrix.x)
@@ -213,7 +198,7 @@ def rows(table: Table, state: Campaign) -> Rows:
     )  # fmt: skip
 
 
-def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, list[str]]:
+def _gone(table: Table, rows: Sequence[campaign.Row]) -> tuple[list[campaign.Row], np.ndarray, list[str]]:
     """Return the removed rows that still fit the columns, the inputs of these rows, and notes, e.g. on ignored rows."""
     usable, notes = [], []
     for row in rows:
@@ -229,6 +214,6 @@ def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, lis
     return usable, matrix.x, [*notes, *(f"Rows no longer in the table: {note}" for note in matrix.notes)]
 
 
-def _features(table: Table, rows: Sequence[Row]) -> Matrix:
+def _features(table: Table, rows: Sequence[campaign.Row]) -> Matrix:
     columns = {name: [row.cells.get(name, "") for row in rows] for name in table.roles.features}
     return table.schema.apply(Cells(table.path, columns, tuple(range(1, len(rows) + 1)), unit="number"))

@@ -62,10 +62,8 @@ def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
     """Return a sentence on prior variances, among `learned` (name -> one per replica), that ended at a bound, or ""."""
     variances = {name: v for name, v in learned.items() if name.startswith("prior_variance")}
     at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in variances.items()}
-    if not any(at.values()):
-        return ""
     where = ", ".join(f"{name} in {n} of {len(learned[name])} {replicas}" for name, n in at.items() if n)
-    return f"learned variances ended at a bound ({LEAST:g} or {MOST:g}): {where}."
+    return f"learned variances ended at a bound ({LEAST:g} or {MOST:g}): {where}." if where else ""
 
 
 def decimals(values: ArrayLike) -> int:

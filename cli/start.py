@@ -103,7 +103,12 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
             for change in differences(old.config["sessions"][-1], metadata):
                 display.echo(f"Warning: {change}", err=True)
             old.resumed(metadata)
-    warnings = _announce(experiment, old, options["quiet"])
+    plan = f"{old.folder}: {experiment.progress(old.state)} are done." if old else experiment.plan
+    warnings = list(experiment.warnings())
+    for note in () if options["quiet"] else filter(None, (experiment.note, plan)):
+        display.echo(note, err=True)
+    for warning in warnings:
+        display.echo(f"Warning: {warning}", err=True)
     content = written(experiment.settings), experiment.state_dict(), metadata
     record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
     ranks.remember(record.folder)
@@ -113,17 +118,6 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     ranks.forget()
     notes = {"notes": [note for note in experiment.note.splitlines() if note], "warnings": warnings}
     _print(result, record, notes, options["as_json"], options["quiet"])
-
-
-def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]:
-    """Print the plan, the note and the warnings; return the warnings."""
-    plan = f"{old.folder}: {experiment.progress(old.state)} are done." if old else experiment.plan
-    for note in () if quiet else filter(None, (experiment.note, plan)):
-        display.echo(note, err=True)
-    warnings = list(experiment.warnings())
-    for warning in warnings:
-        display.echo(f"Warning: {warning}", err=True)
-    return warnings
 
 
 def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, Any], Any], silent: bool) -> None:

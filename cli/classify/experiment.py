@@ -51,7 +51,7 @@ class Experiment:
         images, self.settings = settings.load()
         self.rng = Rng(settings.seed, device)
         self.name, self.classes, self.shape = images.name, images.classes, images.shape
-        self.posterior = self.settings.build(images.shape, len(images.classes))
+        self.posterior = self.settings.build(self.shape, len(self.classes))
         classification.check_warmup(self.posterior, settings.warmup)
         problem.check_memory(self.posterior, 1, settings.samples)
         mean, scale = map(self.rng.tensor, images.moments())

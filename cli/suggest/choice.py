@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -109,13 +109,12 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     transform = _transform(table, rows, settings, data.y)
     y = transform.apply(data.y) if settings.task == "regression" else data.y
     chosen, noise = build.for_rows(settings, len(data.x), y)
-    steps = len(batches(len(data.x), chosen["batch_size"], chosen["min_batches"]))
-    epochs = settings.epochs or max(1, min(int(chosen["epochs"]), UPDATES // steps))
+    posterior_settings = {**chosen, "epochs": settings.epochs or _epochs(len(data.x), chosen)}
     partly = np.flatnonzero(np.isnan(data.y).any(1)).tolist() if settings.task == "regression" else []
 
     def posterior(likelihood: str) -> Predictive:
         asked = replace(settings, likelihood=likelihood)
-        return problem.posterior(asked, data, settings.posterior, {**chosen, "epochs": epochs}, noise)
+        return problem.posterior(asked, data, settings.posterior, posterior_settings, noise)
 
     likelihood = settings.likelihood or build.likelihood_of(data)
     plain = posterior(likelihood)
@@ -164,6 +163,12 @@ def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> T
             where = table.cells.where(row, target)
         raise InputError(f"{where}: {y[i, o]:.12g} has no logarithm; correct it, or leave --transform at none")
     return Transform.fit(settings.transform, y) if settings.task == "regression" else Transform()
+
+
+def _epochs(labels: int, settings: Any) -> int:
+    """Return the posterior's number of epochs, reduced if a fit would exceed `UPDATES` updates."""
+    steps = len(batches(labels, settings["batch_size"], settings["min_batches"]))
+    return max(1, min(int(settings["epochs"]), UPDATES // steps))
 
 
 def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:

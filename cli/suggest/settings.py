@@ -43,13 +43,16 @@ class Settings(problem.Problem):
 
 
 SILENT = {"data", "fingerprint"}  # not set by an option
-PLAIN = {
+DEFAULTS = {
     "batch": 5, "task": "regression", "id_column": None, "decimal": ".", "sheet": None, "seed": 0, "samples": 100,
-    "epochs": None, "goal": "learn", "transform": "none",
+    "epochs": None, "goal": "learn", "transform": "none", "cost": None, "hidden": (10,),
+    **dict.fromkeys(("target", "drop_columns", "categorical", "feature", "stop_when", "keep_na", "failed"), ()),
 }  # fmt: skip
+READ = {"drop_columns": problem.names, "categorical": problem.names, "hidden": problem.widths}  # parsers
 GAINLESS = {"upper-confidence-bound", "random", "power"}  # their best score is not an expected gain
 LIKELIHOODS = ("gaussian", "heteroscedastic")  # each has a version for rows that are measured in part
-NONE = "none"  # value that resets --cost, --stop-when, --keep-na and --failed
+NONE = "none"
+RESET = ("cost", "stop_when", "keep_na", "failed")  # options that the value "none" resets to the default
 
 
 def resolve(options: Options, old: Settings | None = None, rows: int = 0) -> Settings:
@@ -57,30 +60,20 @@ def resolve(options: Options, old: Settings | None = None, rows: int = 0) -> Set
 
     The default posterior depends on the number of measured `rows`. Raise InputError for an invalid setting.
     """
-
-    def chosen(name: str, default: Any, read: Any = lambda text: text) -> Any:
-        if options[name] not in (None, ()):
-            return read(options[name])
-        return getattr(old, name) if old else default
-
-    def several(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return () if texts == (NONE,) else tuple(texts)
-
-    values = {name: chosen(name, default) for name, default in PLAIN.items()}
-    target, task, goal = chosen("target", (), tuple), values["task"], values["goal"]
+    values: dict[str, Any] = {name: getattr(old, name) if old else default for name, default in DEFAULTS.items()}
+    for name, value in options.items():
+        if name in values and value not in (None, ()):
+            resets = name in RESET and value in (NONE, (NONE,))
+            values[name] = DEFAULTS[name] if resets else READ[name](value) if name in READ else value
+    target, task, goal = values["target"], values["task"], values["goal"]
     if not target:
         advice = "Pass --target with the column to predict; leave its cells empty where nothing is measured."
         raise InputError(f"--target is missing. {advice}")
     if goal != "learn" and (task == "classification" or len(target) > 1):
         raise InputError(f"--goal {goal} needs exactly one --target and --task regression. Use --goal learn otherwise.")
     new = Settings(
-        **values, dataset=None, data=str(Path(options["table"]).resolve()), target=target,
-        drop_columns=chosen("drop_columns", (), problem.names), categorical=chosen("categorical", (), problem.names),
-        feature=chosen("feature", (), tuple), hidden=chosen("hidden", (10,), problem.widths),
-        cost=chosen("cost", None, lambda name: None if name == NONE else name),
-        **{name: chosen(name, (), several) for name in ("stop_when", "keep_na", "failed")},
-        **_model(options, old, task, goal, rows),
-    )  # fmt: skip
+        **values, **_model(options, old, task, goal, rows), dataset=None, data=str(Path(options["table"]).resolve())
+    )
     if task == "classification" and new.transform != NONE:
         raise InputError("--transform applies to regression only. Leave it out, or pass --transform none.")
     if any(limit.name == "gain" for limit in limits(new)) and new.acquisition in GAINLESS:

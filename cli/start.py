@@ -66,7 +66,7 @@ class Report(NamedTuple):
 
     failures: Sequence[str]  # one sentence each
     tables: Sequence[tuple[str, pd.DataFrame]]  # titles, with tables of strings
-    summary: dict[str, Any]  # the result, to be printed as JSON
+    summary: dict[str, Any]  # the result, to be printed as JSON with the run folder
     verdict: str = ""
     facts: Sequence[tuple[str, str]] = ()  # names and values
     figure: str = ""  # name of a file in the run folder
@@ -140,7 +140,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
         if report.verdict and not quiet:
             display.echo(report.verdict, err=True)
         warnings = [*notes["warnings"], *report.failures, *history(run.config["sessions"])]
-        display.echo(json.dumps(plain(report.summary | notes | {"warnings": warnings})))
+        display.echo(json.dumps(plain(report.summary | {"run": str(run.folder)} | notes | {"warnings": warnings})))
         return
     for title, table in report.tables:
         display.show(title, display.Table.of(table))

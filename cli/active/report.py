@@ -128,8 +128,7 @@ def table(lines: drawing.Lines) -> pd.DataFrame:
 
 def figure(metrics: Mapping[str, drawing.Lines], **size: Any) -> Figure:
     """Draw a figure of learning curves, with one panel per metric."""
-    titles = {title(metric): lines for metric, lines in metrics.items()}
-    return drawing.curves(titles, "labelled points", ("o-", "s--"), **size)
+    return drawing.curves({title(m): lines for m, lines in metrics.items()}, "labelled points", ("o-", "s--"), **size)
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
@@ -141,11 +140,11 @@ def report(experiment: Experiment, folder: Path) -> Report:
     drawn.suptitle(literal(f"{experiment.dataset.name}, {s.posterior}: {numbers}"), fontsize=11)
     page.save(drawn, folder / FIGURE)
     named = {"posterior": s.posterior, "acquisition": s.acquisition, "trials": s.trials}
-    end = {"seconds": round(experiment.seconds, 3), "run": str(folder)}
     return Report(
         list(failures(experiment, results)),
         [(f"{title(metric)}, {numbers}", table(every)) for metric, every in arms.items()],
-        named | summary(arms) | end, verdict(arms), [("model", saved.location(folder))], FIGURE,
+        named | summary(arms) | {"seconds": round(experiment.seconds, 3)},
+        verdict(arms), [("model", saved.location(folder))], FIGURE,
     )  # fmt: skip
 
 

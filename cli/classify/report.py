@@ -138,7 +138,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     summary = {
         "dataset": experiment.name, "net": s.net, "posterior": s.posterior, "epochs": experiment.total,
         "test": values, "validation": s.validation, "ood": s.ood if finished.ood else None,
-        **_success(finished), "run": str(folder),
+        **_success(finished),
     }  # fmt: skip
     title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
     tables = [(title, pd.DataFrame(rows, columns=["metric", part]))]

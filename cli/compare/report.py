@@ -131,8 +131,7 @@ def report(comparison: Experiment, folder: Path) -> Report:
     every = tables(results, validation).items()
     return Report(
         list(failures(comparison, results)), [(f"{title(m, validation)}, {numbers}", table) for m, table in every],
-        summary(comparison, results, folder),
-        "\n".join(verdicts(comparison, results)), [("model", saved.location(folder))],
+        summary(comparison, results), "\n".join(verdicts(comparison, results)), [("model", saved.location(folder))],
     )  # fmt: skip
 
 
@@ -187,7 +186,7 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
                 )
 
 
-def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str, Any]:
+def summary(comparison: Experiment, results: Results) -> dict[str, Any]:
     """Return the results as values for JSON (null: unknown).
 
     `validation` is the share of each training part that is held out for the metrics; if 0, metrics are on the test
@@ -209,7 +208,7 @@ def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str,
     chosen = {name: s.posteriors[next(iter(each))].chosen for name, each in ranked(comparison, results).items() if each}
     return {
         "dataset": comparison.dataset.name, "splits": s.splits, "validation": s.validation, "best": best,
-        "posteriors": posteriors, "chosen": chosen, "run": str(folder),
+        "posteriors": posteriors, "chosen": chosen,
     }  # fmt: skip
 
 

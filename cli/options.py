@@ -1,6 +1,7 @@
 """Command-line options that several commands share. This module does not import torch."""
 
 import functools
+import importlib
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -33,6 +34,7 @@ def column(text: str) -> str:
 
 
 NAMES, COLUMN = name, column  # types of options: click shows the names `name` and `column` in help
+STORED = click.Path(exists=True, dir_okay=False, resolve_path=True)  # a file that a run reads again when it is resumed
 FILE, SHARE = click.Path(exists=True, dir_okay=False), click.FloatRange(0, 0.5, min_open=True)
 QUOTED = """; quote a name with commas: '"x, y",z'."""
 POSITIVE = Whole(1, 10**9)
@@ -72,7 +74,7 @@ columns = _together(
 )  # fmt: skip
 data = _together(
     click.option("--dataset", type=NAMES, help="From `explore list datasets`.  [default: boston]"),
-    click.option("--data", type=FILE, help="Your table instead."),
+    click.option("--data", type=STORED, help="Your table instead."),
     click.option("--target", multiple=True, type=COLUMN, help="Column of FILE to predict; repeatable."),
     click.option(
         "--drop-columns", type=COLUMN, default="", show_default=False, metavar="A,B",
@@ -131,12 +133,18 @@ samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samp
 
 
 def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
-    """Run a command that writes a run folder, with `start.run`. --resume may increase the options in `totals`."""
+    """Run a command: with `start.run` if it writes a run folder, else with the module `session` of its package.
+
+    --resume may increase the options in `totals`. The modules import torch.
+    """
     check_empty(ctx)
+    if "resume" not in options:
+        importlib.import_module(f"explore.cli.{ctx.command.name}.session").run(options)
+        return
     if options["resume"]:
         refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")
     extend = {name: options[name] for name in on_command_line(ctx) if name in totals and options["resume"]}
-    from explore.cli import start  # which imports torch
+    from explore.cli import start
 
     start.run(ctx.command.name or "", {**options, "extend": extend})
 

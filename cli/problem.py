@@ -105,7 +105,6 @@ def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         raise InputError("--net applies to images only (see `explore list images`). For a table use --hidden")
     problem = Problem(
         dataset=None if options["data"] else options["dataset"] or "boston",
-        data=str(Path(options["data"]).resolve()) if options["data"] else None,
         target=tuple(options["target"]),
         drop_columns=names(options["drop_columns"]),
         task=options["task"] or "regression",
@@ -114,7 +113,7 @@ def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         decimal=options["decimal"] or ".",
         hidden=widths(options["hidden"]),
         net=net,
-        **{name: options[name] for name in ("feature", "sheet", "keep_na", "seed", "samples")},
+        **{name: options[name] for name in ("data", "feature", "sheet", "keep_na", "seed", "samples")},
     )
     dataset = problem.load()
     likelihood = build.check_likelihood(options.get("likelihood"), dataset)

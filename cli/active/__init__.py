@@ -3,7 +3,7 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import COLUMN, FILE, NAMES, POSITIVE, SEED, TRIALS
+from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, STORED, TRIALS
 
 
 @click.command("active", short_help="Simulate active learning, and compare it with random choice.")
@@ -14,7 +14,7 @@ from explore.cli.options import COLUMN, FILE, NAMES, POSITIVE, SEED, TRIALS
     "--acquisition", type=NAMES,
     help="From `explore list acquisitions`.  [default: variance-reduction; epig for classes]",
 )  # fmt: skip
-@click.option("--targets", type=FILE, help="Table of target inputs, with the columns of --data.  [default: the pool]")
+@click.option("--targets", type=STORED, help="Table of target inputs, with the columns of --data.  [default: the pool]")
 @click.option("--trials", type=TRIALS, default=20, help="Independent repetitions, trained side by side.")
 @click.option("--rounds", type=POSITIVE, default=10, help="Number of fits; points are labelled between fits.")
 @click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from explore import registry
@@ -56,7 +55,7 @@ def _digest(matrix: Matrix) -> str:
 
 
 # Options that become settings unchanged.
-PLAIN = ("trials", "rounds", "initial", "acquire", "control", "pool")
+PLAIN = ("trials", "rounds", "initial", "acquire", "control", "pool", "targets")
 HIDDEN = "10"
 TEST, TEST_IMAGES = 100, 1000  # default numbers of test points
 
@@ -93,7 +92,6 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         likelihood_settings=own_noise | scatter if by_rows else registry.complete(noise, own_noise | scatter),
         test_size=options["test_size"] or (TEST_IMAGES if common.net else TEST),
         standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
-        targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,
     )  # fmt: skip
     aims = settings.aims(settings.table()[1]) if settings.targets else None
     return replace(settings, targets_digest=_digest(aims)) if aims else settings

@@ -9,7 +9,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, SHARE
 @click.command("classify", short_help="Train a posterior on images and evaluate it on test images.")
 @click.option("--dataset", type=NAMES, help="From `explore list images`.  [default: mnist]")
 @click.option(
-    "--images", type=click.Path(exists=True),
+    "--images", type=click.Path(exists=True, resolve_path=True),
     help="Your images instead: a folder train/CLASS/... and test/CLASS/..., or an .npz of x, y, test_x, test_y. With "
     "--validate, test images may be missing.",
 )  # fmt: skip

@@ -23,7 +23,7 @@ from explore.runs.recorded import Values, check_unchanged
 
 WORTH = 10.0  # examples that an augmented image counts as, as in the VOGN paper for CIFAR-10
 # Options that become settings unchanged.
-PLAIN = ("size", "grey", "stream", "amp", "warmup", "augment", "train", "test", "seed", "samples", "measure")
+PLAIN = ("images", "size", "grey", "stream", "amp", "warmup", "augment", "train", "test", "seed", "samples", "measure")
 PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # default out-of-distribution images
 
 
@@ -73,7 +73,7 @@ class Settings:
         settings = dict(self.posterior_settings)
         make = registry.find("posteriors", self.posterior)
         if "augmentation" in registry.settings_of(make) and "augmentation" not in settings:
-            # How many examples an image counts as: one in runs of older versions, which have a fingerprint.
+            # In runs of older versions, which have a fingerprint but not this setting, each image counted once.
             is_augmented = augment != "none" and self.fingerprint is None
             worth = registry.settings_in(make, self.preset).get("augmentation", WORTH) if is_augmented else 1.0
             settings["augmentation"] = worth
@@ -146,7 +146,6 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     ood = options["ood"] or PAIRS.get(dataset or "")
     return Settings(
         **{name: options[name] for name in PLAIN}, dataset=dataset, net=net, ood=_place(ood),
-        images=str(Path(options["images"]).resolve()) if options["images"] else None,
         net_settings=zoo.settings(net, texts["net"]),
         posterior=posterior.name, preset=posterior.preset, posterior_settings=settings,
         validation=options["validate"] or 0.0, processes=parallel.world().processes,

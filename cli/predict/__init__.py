@@ -34,7 +34,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore predict runs/compare-boston new.csv --posterior bbb --quantiles 0.05,0.5,0.95
     explore predict runs/classify-photos-resnet18-vogn new-photos --out classes.csv
     """  # noqa: D301
-    options.check_empty(ctx)
-    from explore.cli.predict import session  # which imports torch
-
-    session.run(values)
+    options.run(ctx, values)

@@ -23,7 +23,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore report runs/active-boston-gp-variance-reduction
     explore report runs/compare-boston runs/compare-boston-2 --out boston.html
     """  # noqa: D301
-    options.check_empty(ctx)
-    from explore.cli.report import session  # which imports torch
-
-    session.run(values)
+    options.run(ctx, values)

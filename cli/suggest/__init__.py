@@ -67,7 +67,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore suggest pool.csv --labels next.csv   # or cells of next.csv
     explore suggest pool.csv --skip 3f2a81c0     # or --release, --retract, --undo, --status
     """  # noqa: D301
-    options.check_empty(ctx)
-    from explore.cli.suggest import session  # which imports torch
-
-    session.run(values)
+    options.run(ctx, values)

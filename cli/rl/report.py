@@ -215,7 +215,7 @@ def _figure(tables: Mapping[str, pd.DataFrame], columns: Mapping[str, str], **si
         title: {
             label: table.pivot(index="timesteps", columns="seed", values=name)
             for label, table in tables.items()
-            if _has(table, name)
+            if name in table  # without any value, too, so that a label has the same colour in all panels
         }
         for name, title in columns.items()
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Real
 from typing import Any
 
@@ -31,35 +31,27 @@ SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # Gaussian probabilities b
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+@dataclass(eq=False, repr=False)
 class _Bayesian(BaseEstimator):
     """The base class of both estimators; `BayesianRegressor` documents the parameters."""
 
-    model_: FittedModel
-    n_features_in_: int
+    posterior: Any = None  # parameters of any type, as in scikit-learn: `fit` checks them
+    _: KW_ONLY
+    preset: Any = None
+    settings: Any = None
+    hidden: Any = None
+    epochs: Any = None
+    samples: Any = 100
+    standardise: Any = True
+    dtype: Any = "float64"
+    calibrate: Any = 0.0
+    likelihood: Any = None
+    noise: Any = None
+    target_transform: Any = "none"  # not `transform`, a method of transformers in scikit-learn
+    keep_na: Any = False
+    random_state: Any = None
 
-    def __init__(
-        self,
-        posterior: Any = None,
-        *,
-        preset: Any = None,
-        settings: Any = None,
-        hidden: Any = None,
-        epochs: Any = None,
-        samples: Any = 100,
-        standardise: Any = True,
-        dtype: Any = "float64",
-        calibrate: Any = 0.0,
-        likelihood: Any = None,
-        noise: Any = None,
-        target_transform: Any = "none",
-        keep_na: Any = False,
-        random_state: Any = None,
-    ):  # of any type, as in scikit-learn: `fit` checks them
-        self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
-        self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
-        self.calibrate, self.noise, self.keep_na, self.random_state = calibrate, noise, keep_na, random_state
-        self.likelihood = likelihood
-        self.target_transform = target_transform  # not `transform`, a method of transformers in scikit-learn
+    model_: FittedModel = field(init=False)
 
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
         if self.dtype not in DTYPES:
@@ -99,13 +91,12 @@ class _Bayesian(BaseEstimator):
 
     def _inputs(self, x: Any) -> np.ndarray:
         check_is_fitted(self)
-        inputs: np.ndarray = validate_data(self, x, reset=False, dtype=np.float64)
-        return inputs
+        return validate_data(self, x, reset=False, dtype=np.float64)
 
     def _sampled(self, x: Any, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw n joint samples of targets [n, P, O], or of class indices [n, P], at features x [P, D]."""
         inputs = self._inputs(x)
-        model = dataclasses.replace(self.model_, seed=_seed(random_state))
+        model = replace(self.model_, seed=_seed(random_state))
         return model.sample(inputs, n_samples)[0].cpu().numpy()
 
 
@@ -193,7 +184,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return drawn[:, 0] if self._flat else drawn
 
     def _out(self, values: Any) -> np.ndarray:
-        array: np.ndarray = np.asarray(values[0])
+        array = np.asarray(values[0])
         return array[:, 0] if self._flat else array
 
     def __sklearn_tags__(self) -> Any:
@@ -249,14 +240,12 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Return the name of the most likely class of each point, [P]."""
         indices = self.predict_proba(X).argmax(1)  # before `classes_` is read, since this checks that there is a fit
-        classes: np.ndarray = self.classes_[indices]
-        return classes
+        return self.classes_[indices]
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
         """Draw n joint samples of the classes, [P, n]. Each sample uses one network for all points."""
         indices = self._sampled(X, n_samples, random_state).T
-        classes: np.ndarray = self.classes_[indices]
-        return classes
+        return self.classes_[indices]
 
 
 def _check_types(y: Any) -> None:

@@ -183,8 +183,7 @@ def _write(folder: Path, now: State, old: State | None) -> None:
     try:
         if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):
             (folder / saved.MODEL).unlink(missing_ok=True)
-        with files.replacing(folder / CONFIG) as draft:
-            draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        files.write_json(folder / CONFIG, content)
     except OSError as error:
         raise Failure(f"cannot write {folder / CONFIG}: {error.strerror}") from error
 

@@ -57,8 +57,7 @@ def read_head(folder: Path) -> Head | None:
 
 def write_head(folder: Path, head: Head) -> None:
     """Write campaign.json atomically."""
-    with files.replacing(folder / HEAD) as draft:
-        draft.write_text(json.dumps({"format": FORMAT, **head._asdict()}, indent=2) + "\n", encoding="utf-8")
+    files.write_json(folder / HEAD, {"format": FORMAT, **head._asdict()})
 
 
 class Log:
@@ -112,10 +111,7 @@ class Log:
         try:
             if self._saved is None:  # written before the log: a log without it belongs to no campaign
                 self._save(self._head)
-            with open(self.path, "ab") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            files.append(self.path, text)
             self._save(head)
         except OSError as error:
             if self.path.exists():
@@ -156,7 +152,7 @@ class Log:
         """Return (events, [campaign id, sum of each event], size in bytes) of all complete batches in `content`."""
         *lines, tail = content.split(b"\n")
         events: list[Event] = []
-        sums, sizes = [self._saved.id if self._saved else ""], [0]
+        sums = [self._saved.id if self._saved else ""]
         for n, line in enumerate([*lines, tail] if tail else lines, 1):
             event = _event(line, sums[-1])
             if event is None:  # an incomplete last line, unless only its last byte is wrong
@@ -167,9 +163,8 @@ class Log:
                 raise InputError(f"{self.path} is inconsistent at line {n}: {reason}. {_remedy(self._folder)}")
             sums.append(event.pop("sum"))
             events.append(event)
-            sizes.append(len(line) + 1)
         complete = max((n for n, event in enumerate(events, 1) if event["left"] == 0), default=0)
-        return events[:complete], sums[: complete + 1], sum(sizes[: complete + 1])
+        return events[:complete], sums[: complete + 1], sum(len(line) + 1 for line in [*lines, tail][:complete])
 
     def _check(self, sums: list[str]) -> None:
         """Raise InputError if the log is missing, cut short, or of a different campaign; `sums` is from `_entries`."""

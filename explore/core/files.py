@@ -5,6 +5,7 @@ A file is a `torch.save` archive whose zip comment, the last bytes, is the SHA-2
 
 import hashlib
 import io
+import json
 import os
 import tempfile
 import warnings
@@ -126,6 +127,20 @@ def replacing(path: Path) -> Iterator[Path]:
                 with open(written, "rb") as file:
                     os.fsync(file.fileno())  # before renaming: else a power cut could leave an empty file at `path`
         os.replace(draft, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON value, indented, so that it replaces `path` atomically."""
+    with replacing(path) as draft:
+        draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def append(path: Path, content: bytes) -> None:
+    """Append to a file, and wait until the bytes are on the disk, where a power failure cannot lose them."""
+    with open(path, "ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def lock(folder: Path) -> BaseFileLock:

@@ -102,16 +102,15 @@ class ModelSettings:
             chosen = self.posteriors[label]
             name, settings, noise = chosen.name, chosen.settings, chosen.noise(self.likelihood_settings)
         else:
-            rows = self._rows(state) if self.preset == presets.BY_ROWS else 0
+            n_data: Any = state.get("state.common.n_data", 1)
+            weight: Any = self.posterior_settings.get("augmentation", 1)  # of each row
+            rows = round(float(n_data) / float(weight)) if self.preset == presets.BY_ROWS else 0
             name, (settings, noise) = self.posterior, build.for_rows(self, rows)
         likelihood = "categorical" if self.command == "classify" else build.likelihood_of(names)
         if not names.classes:  # older runs recorded no name, or that of the default
             likelihood = self.likelihood or likelihood
         outputs = build.outputs(likelihood, len(names.classes), max(1, len(names.targets)))
         return build.posterior(replace(self, likelihood=likelihood), shape, outputs, name, settings, noise)
-
-    def _rows(self, state: Mapping[str, Any]) -> int:
-        return round(float(state.get("state.common.n_data", 1)) / float(self.posterior_settings.get("augmentation", 1)))  # type: ignore[arg-type]
 
 
 def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
@@ -123,8 +122,7 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
     """Write model.pt and, for a table, schema.json, each atomically. With `more`, keep models saved earlier."""
     schema = saved.schema and saved.schema.to_json()
     if schema is not None:
-        with files.replacing(folder / SCHEMA) as draft:
-            draft.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+        files.write_json(folder / SCHEMA, schema)
     before = _load(folder)["models"] if more and (folder / MODEL).exists() else {}
     content = {
         **{part: list(names) for part, names in vars(saved.names).items()},

@@ -130,7 +130,8 @@ class Run:
 
     def scalars(self, series: str, step: int, values: Mapping[str, float]) -> None:
         """Write the numbers of a series, by tag, at a step (counted in labels, epochs or environment steps)."""
-        self._append("metrics.jsonl", json.dumps(plain({"series": series, "step": step, **values})) + "\n")
+        line = json.dumps(plain({"series": series, "step": step, **values})) + "\n"
+        files.append(self.folder / "metrics.jsonl", line.encode())
         for tag, value in values.items():
             self._writer(series).add_scalar(tag, value, step)
 
@@ -170,7 +171,7 @@ class Run:
         if not began:
             writer.writeheader()
         writer.writerows(rows)
-        self._append(table, text.getvalue())
+        files.append(path, text.getvalue().encode())
 
     def checkpoint(self, state: Mapping[str, Any], step: int | Mapping[str, int]) -> None:
         """Save `state` as a checkpoint. `step` is the last finished step, or maps each series to its last step."""
@@ -202,14 +203,7 @@ class Run:
 
     def _write_config(self) -> None:
         content = {"format": CONFIG, **self.config, "sha256": digest(self.config)}
-        with files.replacing(self.folder / "config.json") as draft:
-            draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-    def _append(self, table: str, text: str) -> None:
-        with open(self.folder / table, "a", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # a checkpoint must not count bytes that a power failure could lose
+        files.write_json(self.folder / "config.json", content)
 
     def _writer(self, series: str) -> SummaryWriter:
         if series not in self._writers:

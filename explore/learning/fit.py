@@ -148,10 +148,8 @@ def _advance(
     """Train a shard up to epoch `stop`, in a separate process; return its state, info and random state."""
     torch.set_num_threads(threads)
     execute(record=record)
-    for epoch in fit(posterior, *data, rng, done, state):
-        if epoch.epoch == stop:
-            return epoch.state, epoch.info, rng.generator.get_state()
-    raise AssertionError(f"the fit has no epoch {stop}")
+    end = next(epoch for epoch in fit(posterior, *data, rng, done, state) if epoch.epoch == stop)
+    return end.state, end.info, rng.generator.get_state()
 
 
 def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
@@ -248,17 +246,12 @@ class _Shuffled:
 
 def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip: bool) -> UInt8[Tensor, "N C H W"]:
     """Pad images by four black pixels, crop them at random to the original size and, if `flip`, mirror half of them."""
-    count, _, height, width = images.shape
-    padded = F.pad(images, (PADDING,) * 4)
-    down, right, turn = places.unbind(1)
-    rows = (down * (2 * PADDING + 1)).long()[:, None] + torch.arange(height, device=images.device)
-    across = torch.arange(width, device=images.device).expand(count, -1)
-    if flip:
-        across = torch.where(turn[:, None] < 0.5, width - 1 - across, across)
-    columns = (right * (2 * PADDING + 1)).long()[:, None] + across
-    which = torch.arange(count, device=images.device)[:, None, None]
-    # Channels last, so that one index gathers whole pixels.
-    return padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    height, width = images.shape[2:]
+    windows = F.pad(images, (PADDING,) * 4).unfold(2, height, 1).unfold(3, width, 1)  # a view of all possible crops
+    down, right = (places[:, :2] * (2 * PADDING + 1)).long().unbind(1)
+    crops = windows[torch.arange(len(images), device=images.device), :, down, right]
+    crops = torch.where((places[:, 2] < 0.5)[:, None, None, None], crops.flip(-1), crops) if flip else crops
+    return crops.contiguous(memory_format=torch.channels_last)
 
 
 def resized(images: Float[Tensor, "N C H W"], places: Float[Tensor, "N 5"]) -> Float[Tensor, "N C H W"]:

@@ -1,6 +1,5 @@
 """Posteriors around the weights of a trained module: Laplace's approximation, and its refinement by noisy K-FAC."""
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Literal, cast
 
@@ -70,7 +69,7 @@ def laplace(
     pool.tell(torch.arange(len(pool.x)), y)
     data, stream = pool.labelled(pool.scales()), rng.stream("fit", pool.round)
     state = _with_noise(posterior, posterior.init(len(pool.x), 1, stream), data)
-    state = posterior.finish(state, list(_parts(data)), stream)
+    state = posterior.finish(state, _parts(data), stream)
     return FittedModel(posterior, state, pool.scales(), tuple(pool.x.shape[1:]), samples, seed)
 
 
@@ -94,7 +93,7 @@ def refined(model: FittedModel, x: Any, y: Any = None, epochs: int = 5, **settin
     data = pool.labelled(model.scales)
     whole = old.with_settings(subset="all")
     rule = KroneckerRule(1.0, "exact", new.weight_sharing)
-    moments = kronecker_moments(rule, lambda: whole.curvature_taps(model.state, list(_parts(data)), rng), rng)
+    moments = kronecker_moments(rule, lambda: whole.curvature_taps(model.state, _parts(data), rng), rng)
     start = new.init(len(pool.x), 1, rng)
     start = start._replace(common=start.common._replace(noise=model.state.common.noise))
     state = new.started(start, tuple(w.squeeze(1) for w in model.state.weights), moments)
@@ -113,9 +112,8 @@ def _likelihood(likelihood: Any, y: Any, net: Net) -> Any:
     return kind(**build.noise_of(kind, noise_for("default")))
 
 
-def _parts(data: Batch) -> Iterator[Batch]:
-    for part in batches(data.x.shape[1], BATCH):
-        yield Batch(data.x[:, part], data.y[:, part])
+def _parts(data: Batch) -> list[Batch]:
+    return [Batch(data.x[:, part], data.y[:, part]) for part in batches(data.x.shape[1], BATCH)]
 
 
 def _with_noise(posterior: Any, state: State, data: Batch) -> State:

@@ -45,8 +45,7 @@ def _scores(x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray
 
     def predicted(**loss: Any) -> np.ndarray:
         model = HistGradientBoostingRegressor(max_iter=1000, early_stopping=True, random_state=seed, **loss)
-        values: np.ndarray = model.fit(x, y).predict(test_x)
-        return values
+        return model.fit(x, y).predict(test_x)
 
     mean = predicted()
     quantiles = np.sort([predicted(loss="quantile", quantile=level) for level in LEVELS], 0)  # they may cross

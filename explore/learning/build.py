@@ -36,7 +36,7 @@ def check_likelihood(name: str | None, data: Any) -> str:
 
 def outputs(likelihood: str, classes: int, targets: int) -> int:
     """Return the number of network outputs, given the numbers of classes (0 for a regression) and targets."""
-    each: int = getattr(registry.find("likelihoods", likelihood), "outputs_per_target", 1)
+    each = getattr(registry.find("likelihoods", likelihood), "outputs_per_target", 1)
     return 1 if likelihood == "bernoulli" else classes or targets * each
 
 

@@ -136,18 +136,15 @@ class ActiveLearner:
         if self._fitted is not None:
             return
         scales = self._pool.scales()
-        epoch = None
         shards = streams(self.rng.stream("fit", self.round), self.jobs)
         at = stops(self.posterior.epochs, STOPS)
-        state, done = None, 0
-        if self._carried is not None:
-            posterior: Any = self.posterior
-            state, done = posterior.continued(self._initial, self._carried)
+        posterior: Any = self.posterior
+        carried = self._carried is not None
+        state, done = posterior.continued(self._initial, self._carried) if carried else (None, 0)
         # The few labels are not divided: every process repeats the same fit, and then scores its part of the pool.
         fits = sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at, done, state)
         for epoch in parallel.alone(fits):
             yield epoch
-        assert epoch is not None
         if failed := int((~epoch.state.common.alive).sum()):
             note = f"the fit of {failed} of {self.replicas} replicas diverged; ignore their predictions and suggestions"
             warnings.warn(note, FailedFitWarning, stacklevel=2)

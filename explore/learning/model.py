@@ -174,13 +174,9 @@ class FittedModel:
         if self.posterior.likelihood.discrete:
             raise InputError("below() applies to regression only. Use probabilities(x)")
         predictor, thresholds = self.predictor(), self._targets(x, numbers(y, "threshold")).unsqueeze(0)
-
-        def below(part: slice, out: Tensor) -> Tensor:
-            at = self.scales.y.apply(thresholds[:, part], out.dtype)  # [R, b, O]
-            return predictor.below_of(out, at.unsqueeze(1))
-
         outputs = predictor.outputs(self._standardised(x))
-        return filled(((part, (below(part, out),)) for part, out in outputs), len(x))[0]
+        at = self.scales.y.apply(thresholds, self.rng.dtype).unsqueeze(1)  # [R, 1, P, O]
+        return filled(((part, (predictor.below_of(out, at[:, :, part]),)) for part, out in outputs), len(x))[0]
 
     def evaluate(self, x: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
         """Return test metrics in original units for points x [P, ...] with labels y, see `Predictor.evaluate`."""

@@ -257,17 +257,16 @@ class Transform:
         """Convert targets to the scale on which models are fitted. Raise InputError for the log of a target <= 0."""
         if self.kind == "log" and (y <= 0).any():
             raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm. Use the transform 'none'")
-        if self.kind == "rank":
-            return self._interpolated(y, self.knots, self.scores)
-        return np.log(y) if self.kind == "log" else y
+        return self._mapped(y, np.log, self.knots, self.scores)
 
     def undo(self, z: Float[np.ndarray, "*n O"]) -> Float[np.ndarray, "*n O"]:
         """Convert transformed targets back to original units."""
-        if self.kind == "rank":
-            return self._interpolated(z, self.scores, self.knots)
-        return np.exp(z) if self.kind == "log" else z
+        return self._mapped(z, np.exp, self.scores, self.knots)
 
-    def _interpolated(self, values: np.ndarray, at: Any, of: Any) -> np.ndarray:
+    def _mapped(self, values: np.ndarray, function: np.ufunc, at: Any, of: Any) -> np.ndarray:
+        """Map by `function` for logarithms, for ranks by interpolation between the points (`at`, `of`)."""
+        if self.kind != "rank":
+            return function(values) if self.kind == "log" else values
         columns = np.moveaxis(values, -1, 0)
         return np.stack([np.interp(column, x, y) for column, x, y in zip(columns, at, of, strict=True)], -1)
 

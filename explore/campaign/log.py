@@ -187,13 +187,8 @@ class Log:
             place = f"at the end of {self.path} (the last run was interrupted{cut})"
             self.notes.append(f"Discarded an incomplete entry {place}.")
         if not self._dry and end != len(content):
-            with open(self.path, "r+b") as file:
-                file.truncate(min(end, len(content)))
-                if end > len(content):  # only the last line break is missing
-                    file.seek(0, os.SEEK_END)
-                    file.write(b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            os.truncate(self.path, min(end, len(content)))
+            files.append(self.path, b"\n" * (end - len(content)))  # only the last line break may be missing
 
 
 def _remedy(folder: Path) -> str:

@@ -59,13 +59,11 @@ def uci_splits(
         raise InputError(f"cannot split {n} examples {k} times with {size} for training: each part needs an example")
     rng = np.random.RandomState(1)  # published splits use this legacy generator; a modern one gives others
     permutations = [rng.permutation(n) for _ in range(k)]
-    if not validation:
-        return [(p[:size], p[size:]) for p in permutations]
-    start = size - round(validation * size)
-    if not 0 < start < size:
+    start, stop = (size - round(validation * size), size) if validation else (size, n)
+    if not 0 < start < stop:
         share = f"a validation share of {validation} of {size} training examples"
         raise InputError(f"{share} leaves none for training or for validation")
-    return [(p[:start], p[start:size]) for p in permutations]
+    return [(p[:start], p[start:stop]) for p in permutations]
 
 
 class PoolSplit(NamedTuple):

@@ -179,7 +179,7 @@ class ImageFeed:
         augmentation: Augmentation = "none",
     ):
         self.device, self.shape = rng.device, torch.Size([replicas, *images.shape])
-        self._images, self.rng, self._augmentation = images, rng, augmentation
+        self._images, self.rng, self.augmentation = images, rng, augmentation
         self._mean, self._scale = (t.to(rng.device, rng.dtype)[:, None, None] for t in (mean, scale))
 
     def __getitem__(self, key: Any) -> Any:
@@ -187,30 +187,11 @@ class ImageFeed:
         _, points = key
         if isinstance(points, slice):
             self.ahead(None, points, points.indices(self.shape[1])[1])
-            return self._standardised(self._at(points).unsqueeze(0)).expand(len(self), -1, -1, -1, -1)
+            return self.standardised(self.at(points).unsqueeze(0)).expand(len(self), -1, -1, -1, -1)
         return _Shuffled(self, points)
 
     def __len__(self) -> int:
         return self.shape[0]
-
-    def training(
-        self, points: Int[Tensor, "R b"], places: Float[Tensor, "R b _k"] | None
-    ) -> Float[Tensor, "R b C H W"]:
-        """Return a training batch; the random numbers `places` in [0, 1) determine the augmentation of each image."""
-        if places is None:
-            return self._standardised(self._at(points))
-        images, flat = self._at(points.flatten()), places.flatten(0, 1)
-        if self._augmentation == "resized-crop":
-            augmented = resized(images.to(self.rng.dtype), flat)
-        else:
-            augmented = cropped(images, flat, self._augmentation == "crop-flip")
-        return self._standardised(augmented.unflatten(0, points.shape))
-
-    def places(self) -> Float[Tensor, "R n _k"] | None:
-        """Draw random numbers that determine the crop and flip of each image; return None without augmentation."""
-        if self._augmentation == "none":
-            return None
-        return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
     def ahead(self, order: Int[Tensor, "... n"] | None, part: slice, then: int) -> None:
         """Start decoding images at `part` of `order` (None: unshuffled), and the same number from position `then`."""
@@ -221,27 +202,39 @@ class ImageFeed:
         soon = torch.cat([order[..., start:stop], order[..., then : then + stop - start]], -1)
         self._images.ahead(soon.cpu().numpy())
 
-    def _at(self, points: slice | Int[Tensor, "..."]) -> UInt8[Tensor, "... C H W"]:
+    def at(self, points: slice | Int[Tensor, "..."]) -> UInt8[Tensor, "... C H W"]:
+        """Return the images at indices `points` as they are stored."""
         if not isinstance(self._images, ImageFiles):
             return self._images[points]
         images = self._images[points if isinstance(points, slice) else points.cpu().numpy()]
         return torch.from_numpy(images).to(self.device)
 
-    def _standardised(self, images: Shaped[Tensor, "... C H W"]) -> Float[Tensor, "... C H W"]:
+    def standardised(self, images: Shaped[Tensor, "... C H W"]) -> Float[Tensor, "... C H W"]:
+        """Standardise the channels of images."""
         return (images.to(self.rng.dtype) - self._mean) / self._scale
 
 
 class _Shuffled:
-    """The images of a feed, in a separate random order for each replica."""
+    """The images of a feed, in a separate random order for each replica, each with a random crop and flip."""
 
     def __init__(self, feed: ImageFeed, order: Int[Tensor, "R n"]):
-        self._feed, self._order, self._places = feed, order, feed.places()
+        self._feed, self._order = feed, order
+        count = {"none": 0, "resized-crop": 5}.get(feed.augmentation, 3)  # of random numbers for each image
+        self._places = feed.rng.uniform(*order.shape, count) if count else None
 
     def __getitem__(self, key: Any) -> Float[Tensor, "R b C H W"]:
         world, (start, stop, _) = parallel.world(), key[1].indices(self._order.shape[1])
+        feed, points = self._feed, self._order[key]
         # The other processes' parts of the batch come in between.
-        self._feed.ahead(self._order, slice(start, stop), start + (stop - start) * world.parts // world.held)
-        return self._feed.training(self._order[key], None if self._places is None else self._places[key])
+        feed.ahead(self._order, slice(start, stop), start + (stop - start) * world.parts // world.held)
+        if self._places is None:
+            return feed.standardised(feed.at(points))
+        images, places = feed.at(points.flatten()), self._places[key].flatten(0, 1)
+        if feed.augmentation == "resized-crop":
+            augmented = resized(images.to(feed.rng.dtype), places)
+        else:
+            augmented = cropped(images, places, feed.augmentation == "crop-flip")
+        return feed.standardised(augmented.unflatten(0, points.shape))
 
 
 def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip: bool) -> UInt8[Tensor, "N C H W"]:

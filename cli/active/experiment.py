@@ -17,7 +17,6 @@ from explore.cli.active.settings import Settings
 from explore.core.errors import FailedFitWarning, InputError, counted
 from explore.inference import presets
 from explore.inference.base import Predictive
-from explore.learning import build, saved
 from explore.learning.fit import Epoch
 from explore.learning.learner import ActiveLearner, Round, active_loop
 from explore.learning.saved import Names, Saved
@@ -116,7 +115,7 @@ class Experiment:
     @property
     def saved(self) -> Saved:
         """The posteriors fitted in the last round, to be written to model.pt."""
-        replicas = saved.replicas(arm=self.arms, trial=range(1, self.settings.trials + 1))
+        replicas = tuple({"arm": arm, "trial": t + 1} for arm in self.arms for t in range(self.settings.trials))
         models = {self.settings.posterior: self.learner.model}
         names = Names(self.dataset.features, self.settings.target, self.dataset.classes)
         return Saved(names, replicas, models, self._schema)

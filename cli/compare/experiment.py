@@ -19,7 +19,7 @@ from explore.core.shapes import State
 from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
-from explore.learning import baselines, compare, saved, toys
+from explore.learning import baselines, compare, toys
 from explore.learning.compare import Measured
 from explore.learning.fit import Epoch
 from explore.learning.model import FittedModel
@@ -198,7 +198,8 @@ class Experiment:
         s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)
         names = saved.Names(self.dataset.features, s.target, self.dataset.classes)
-        return saved.Saved(names, saved.replicas(split=range(1, s.splits + 1)), {name: model}, self._schema)
+        replicas = tuple({"split": i + 1} for i in range(s.splits))
+        return saved.Saved(names, replicas, {name: model}, self._schema)
 
     def state_dict(self) -> dict[str, Any]:
         finished = {name: start.as_dict(results) for name, results in self.finished.items()}

@@ -1,10 +1,8 @@
 """Construction of posteriors from recorded settings, for runs and for loading saved models."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
-
-from torch import nn
 
 from explore import registry
 from explore.core.errors import InputError, check_settings, listed
@@ -59,7 +57,11 @@ def posterior(
         zoo.check_known(run.net, now, getattr(run, "outputs", None))
         net = Net(zoo.build(run.net, image, outputs, run.net_settings), getattr(run, "amp", False))
     else:
-        net = Net(dense([*shape, *run.hidden, outputs]))
+        widths = [*shape, *run.hidden, outputs]
+        if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
+            sizes = f"layers of {listed(widths)} units need {weights} weights"
+            raise InputError(f"{sizes}, more than the limit of {MOST_WEIGHTS}. Use fewer units in --hidden")
+        net = Net(mlp(widths[0], widths[1:-1], widths[-1]))
     kind, cls = registry.find("likelihoods", run.likelihood), registry.find("posteriors", name)
     check_settings(run.likelihood, registry.settings_of(kind), noise)
     check_settings(name, registry.settings_of(cls), settings)
@@ -83,11 +85,3 @@ def noise_of(likelihood: Any, prior: Mapping[str, Any], y: Any = None) -> dict[s
     allowed = registry.settings_of(likelihood)
     settings = dict(prior) if "prior_shape" in allowed else {}
     return settings | ({} if y is None or "resolution" not in allowed else {"resolution": resolution(y)})
-
-
-def dense(widths: Sequence[int]) -> nn.Module:
-    """Return an MLP with these layer widths, from input to output. Raise InputError if it has too many weights."""
-    if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
-        sizes = f"layers of {listed(widths)} units need {weights} weights"
-        raise InputError(f"{sizes}, more than the limit of {MOST_WEIGHTS}. Use fewer units in --hidden")
-    return mlp(widths[0], widths[1:-1], widths[-1])

@@ -216,7 +216,10 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
                 raise InputError(f"{name} applies to regression only. Leave it out")
         if (scale := self.target_transform) != "none":
             raise InputError(f"target_transform={shown(scale)} applies to regression only. Leave it out")
-        self._check_marks(y)
+        marks = [text for text in y.ravel().tolist() if isinstance(text, str) and unmeasured(text.strip(), True)]
+        if marks and not (self.keep_na and all(map(str.strip, marks))):  # an empty label is never a class
+            marked = f"{counted(len(marks), 'label')} {listed(map(shown, sorted(set(marks))))}"
+            raise InputError(f"y has {marked}, which mark missing values. Drop these rows, or pass keep_na=True")
         encoder = LabelEncoder().fit(y)
         self.classes_ = encoder.classes_
         if (n := len(self.classes_)) < 2:
@@ -224,13 +227,6 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         likelihood: Likelihood = Bernoulli() if n == 2 else Categorical()
         self._fit(x, encoder.transform(y), likelihood, 1 if n == 2 else n)
         return self
-
-    def _check_marks(self, y: np.ndarray) -> None:
-        """Raise InputError for empty labels and, without `keep_na`, for marks of missing values such as "NA"."""
-        marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
-        if marks and not (self.keep_na and all(map(str.strip, marks))):
-            marked = f"{counted(len(marks), 'label')} {listed(map(shown, sorted(set(marks))))}"
-            raise InputError(f"y has {marked}, which mark missing values. Drop these rows, or pass keep_na=True")
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Return the class probabilities [P, C], averaged over the sampled networks."""

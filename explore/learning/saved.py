@@ -6,7 +6,6 @@ probabilities.npz  predictions of `explore classify` for the test images
 schema.json        the schema, for other programs; explore does not read it, since it may be newer than the model
 """
 
-import itertools
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -196,8 +195,3 @@ def location(folder: Path) -> str:
     """Return the path of model.pt as text, with the file's size if the file is large."""
     size = (folder / MODEL).stat().st_size
     return f"{folder / MODEL}" + (f" ({size / 2**20:.0f} MiB)" if size > LARGE else "")
-
-
-def replicas(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:
-    """Return one dict per replica, for all combinations of the values; the first key changes slowest."""
-    return tuple(dict(zip(values, each, strict=True)) for each in itertools.product(*values.values()))

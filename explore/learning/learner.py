@@ -271,7 +271,7 @@ class ActiveLearner:
             sample=sample,
             uniform=uniform,
             rng=Rng(self.rng.seed, self.rng.device, self.rng.dtype).stream("acquire", self.round, 2),
-            pending=None if pending is None else self._pool.inputs(pending, scales)[arm],
+            pending=None if pending is None else self._pool.standardised(pending, scales)[:][arm],
             targets=None if self._targets is None else self._pool.new(self._targets, scales)[arm],
             cost=None if self._cost is None else self._cost[points],
         )

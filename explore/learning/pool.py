@@ -117,7 +117,8 @@ class Pool:
         if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
             shape = list(values.shape)
             raise InputError(f"y must have the labels of all {n} points, {self._outputs} each; got shape {shape}")
-        return Batch(self.inputs(points, scales), self._targets(self._shaped(values, n)[points], scales))
+        targets = self._targets(self._shaped(values, n)[points], scales)
+        return Batch(self.standardised(points, scales)[:], targets)
 
     def _indices(self, indices: Any) -> Tensor:
         """Return point indices as int64 in their original shape. Raise InputError for invalid indices."""
@@ -158,10 +159,6 @@ class Pool:
         chunks = list(parts(len(self._raw), self.x.shape[1]))
         return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
 
-    def inputs(self, points: Int[Tensor, "R m"], scales: Scales) -> Float[Tensor, "R m ..."]:
-        """Return the standardised inputs of `points`."""
-        return scales.x.inputs(self._raw[points], self._rng.dtype)
-
     def standardised(self, points: Int[Tensor, "R C"], scales: Scales) -> StandardisedInputs:
         """Return the inputs of `points`, which are standardised when indexed."""
         return StandardisedInputs(self._raw, points, scales.x, self._rng.dtype)
@@ -176,7 +173,7 @@ class Pool:
     def labelled(self, scales: Scales) -> Batch:
         """Return the standardised inputs and labels of the labelled points."""
         assert self.y is not None
-        return Batch(self.inputs(self.points, scales), self._targets(self.y, scales))
+        return Batch(self.standardised(self.points, scales)[:], self._targets(self.y, scales))
 
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None

@@ -32,9 +32,7 @@ class Table(Sheet):
 
     def __init__(self, file: Cells, schema: Schema):
         """Parse the table; raise InputError for missing columns, empty or repeated identifiers, or invalid targets."""
-        identifier = (schema.id_column,) if schema.id_column else ()
-        if missing := [name for name in (*schema.targets, *schema.features, *identifier) if name not in file.columns]:
-            raise InputError(f"{file.path} has no column {shown(missing[0])}; {file.listing}")
+        file.require([*schema.targets, *schema.features, *filter(None, [schema.id_column])])
         super().__init__(file, schema)
         by_features = (fingerprint(self.cells(line)) for line in range(len(file.lines)))
         self.keys = self._identifiers(schema.id_column) if schema.id_column else list(by_features)

@@ -178,8 +178,7 @@ class Schema:
     def apply(self, cells: Cells) -> Matrix:
         """Compute the features of a table. Its columns may be in any order, but must have the schema's types."""
         used = [column for column in self.columns if not isinstance(column, LeftOut)]
-        if lacking := [column.name for column in used if column.name not in cells.columns]:
-            raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
+        cells.require(column.name for column in used)
         x, notes, start = np.empty((len(cells.lines), len(self.features))), [], 0
         for column in used:
             block, remarks = column.block(cells)

@@ -51,10 +51,11 @@ class Cells(NamedTuple):
     unit: str = "line"  # what `lines` counts: "line" or "row"
     sheets: tuple[str, ...] = ()  # sheet names of an Excel file, first the one that was read
 
-    @property
-    def listing(self) -> str:
-        """The column names, and the sheets that were not read, for messages."""
-        return f"its columns: {listed(self.columns)}{other_sheets(self.sheets)}"
+    def require(self, names: Iterable[str], role: str = "column", known: str = "") -> None:
+        """Raise InputError if a column is missing, with its role and the known names (default: of all columns)."""
+        if missing := [name for name in names if name not in self.columns]:
+            known = known or f"its columns: {listed(self.columns)}"
+            raise InputError(f"{self.path} has no {role} {shown(missing[0])}; {known}{other_sheets(self.sheets)}")
 
     def where(self, row: int, column: str) -> str:
         """Return the path, line and column of a cell, for messages."""

@@ -189,8 +189,7 @@ def roles(
         raise one_of("task", str(task), ("regression", "classification"))
     targets, drop, ids = _names(target), _names(drop), [] if id_column is None else [id_column]
     for role, names in (("target", targets), ("column to drop", drop), ("column of identifiers", ids)):
-        if lacking := [name for name in names if name not in table.columns]:
-            raise InputError(f"{table.path} has no {role} {shown(lacking[0])}; {table.listing}")
+        table.require(names, role)
     if not targets or len(set(targets)) < len(targets) or set(targets) & {*drop, *ids}:
         allowed = "one or more different columns, neither dropped nor identifiers"
         raise InputError(f"targets {shown(targets)} must be {allowed}")

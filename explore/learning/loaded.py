@@ -13,7 +13,7 @@ import torch
 
 from explore import registry
 from explore.core.errors import InputError, check_range, listed, one_of, shown
-from explore.data.reading import Cells, other_sheets
+from explore.data.reading import Cells
 from explore.data.table import cells_of
 from explore.data.targets import quantities
 from explore.images.reading import read_inputs
@@ -125,12 +125,7 @@ class LoadedRun:
         """Convert table rows to model inputs [P, D]; also return notes, for example on imputed cells."""
         names, schema = self.saved.names, self.saved.schema
         if schema is None:
-            for name in names.features:
-                if name not in cells.columns:
-                    raise InputError(
-                        f"{cells.path} has no column {shown(name)}; the model's features: {listed(names.features)}"
-                        f"{other_sheets(cells.sheets)}"
-                    )
+            cells.require(names.features, known=f"the model's features: {listed(names.features)}")
             x, notes = quantities(cells, names.features), cells.notes
             used = set(names.features)
         else:

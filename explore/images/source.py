@@ -32,8 +32,7 @@ class Idx(NamedTuple):
 
     def _array(self, file: str, folder: Path | None) -> np.ndarray:
         """Read or download an IDX file. Format: two zero bytes, type (8: bytes), axis count, axis lengths, values."""
-        path = local(f"{self.name}/{file}.gz", folder)
-        path = path or download(f"{self.url}/{file}.gz", f"{self.name}-{file}.gz")
+        path = local(f"{self.name}/{file}.gz", folder) or download(f"{self.url}/{file}.gz", f"{self.name}-{file}.gz")
         content = checked(packed.read(path, LIMIT), self.sha256[file], path)
         axes = content[3]
         return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(content, ">i4", axes, 4))

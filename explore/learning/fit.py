@@ -186,18 +186,17 @@ class ImageFeed:
         """Return a batch [R, b, C, H, W] for a key `[:, part]`, or a shuffled feed for a key `[rows, order]`."""
         _, points = key
         if isinstance(points, slice):
-            self.ahead(None, points, points.indices(self.shape[1])[1])
+            self.ahead(torch.arange(self.shape[1]), points, points.indices(self.shape[1])[1])
             return self.standardised(self.at(points).unsqueeze(0)).expand(len(self), -1, -1, -1, -1)
         return _Shuffled(self, points)
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def ahead(self, order: Int[Tensor, "... n"] | None, part: slice, then: int) -> None:
-        """Start decoding images at `part` of `order` (None: unshuffled), and the same number from position `then`."""
+    def ahead(self, order: Int[Tensor, "... n"], part: slice, then: int) -> None:
+        """Start decoding the images at `part` of `order`, and the same number from position `then`."""
         if not isinstance(self._images, ImageFiles):
             return
-        order = torch.arange(self.shape[1]) if order is None else order
         start, stop, _ = part.indices(order.shape[-1])
         soon = torch.cat([order[..., start:stop], order[..., then : then + stop - start]], -1)
         self._images.ahead(soon.cpu().numpy())

@@ -17,6 +17,7 @@ from explore.cli.active.settings import Settings
 from explore.core.errors import FailedFitWarning, InputError, counted
 from explore.inference import presets
 from explore.inference.base import Predictive
+from explore.learning import build
 from explore.learning.fit import Epoch
 from explore.learning.learner import ActiveLearner, Round, active_loop
 from explore.learning.saved import Names, Saved

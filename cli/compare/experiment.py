@@ -23,6 +23,7 @@ from explore.learning import baselines, compare, toys
 from explore.learning.compare import Measured
 from explore.learning.fit import Epoch
 from explore.learning.model import FittedModel
+from explore.learning.saved import Names, Saved
 from explore.nets.likelihoods import Gaussian
 from explore.runs.record import Run
 
@@ -59,7 +60,7 @@ class Experiment:
             self.posteriors[label] = posterior
         self.groups = list(self._grouped())  # names of posteriors that are fitted jointly
         self.finished: dict[str, Finished] = {}
-        self.saved: saved.Saved | None = None  # the latest fitted posterior
+        self.saved: Saved | None = None  # the latest fitted posterior
         self._saved: dict[str, Any] | None = None  # checkpoint of the current fit
         self._seconds = 0.0
         if old:
@@ -192,14 +193,14 @@ class Experiment:
         on_cpu, alive, reliability = tree.map_tensors(Tensor.cpu, (scalars, state.common.alive, reliability))
         return Finished(on_cpu, alive, self._seconds, reliability, bands, boundary)
 
-    def _to_save(self, name: str, state: State, factor: Tensor | None) -> saved.Saved:
+    def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
         """Return a posterior to save, to predict with the variance `factor` and the weight samples of the metrics."""
         assert self.splits.scales is not None
         s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)
-        names = saved.Names(self.dataset.features, s.target, self.dataset.classes)
+        names = Names(self.dataset.features, s.target, self.dataset.classes)
         replicas = tuple({"split": i + 1} for i in range(s.splits))
-        return saved.Saved(names, replicas, {name: model}, self._schema)
+        return Saved(names, replicas, {name: model}, self._schema)
 
     def state_dict(self) -> dict[str, Any]:
         finished = {name: start.as_dict(results) for name, results in self.finished.items()}

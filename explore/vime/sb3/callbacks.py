@@ -165,6 +165,9 @@ class VIMECallback(BaseCallback):
     def _last_values(self) -> Tensor:
         """Compute the critic's values of the observations after the rollout, which sb3_contrib does not provide."""
         policy: Any = self.model.policy
+        if not hasattr(policy, "predict_values"):  # of sbx, stable-baselines3 in JAX
+            seen, _ = policy.prepare_obs(self.locals["new_obs"])
+            return torch.tensor(np.asarray(policy.predict_all(seen, policy.noise_key)[2]).flatten())
         observations = obs_as_tensor(self.locals["new_obs"], self.model.device)
         with torch.no_grad():
             if "lstm_states" not in self.locals:

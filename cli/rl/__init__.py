@@ -19,10 +19,10 @@ WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 )  # fmt: skip
 @click.option(
     "--posterior", type=NAMES, metavar="NAME",
-    help="Posterior of the dynamics model, from `explore list posteriors`; none: no bonus.  [default: noisy-kfac, if "
+    help="Posterior of the dynamics model, from `explore list posteriors`; none: no bonus.  [default: last-layer, if "
     "the bonus has such a model]",
 )  # fmt: skip
-@click.option("--bonus", type=NAMES, metavar="NAME", help="From `explore list bonuses`.  [default: kl]")
+@click.option("--bonus", type=NAMES, metavar="NAME", help="From `explore list bonuses`.  [default: expected-gain]")
 @click.option(
     "--compare", type=NAMES, metavar="A,B",
     help="Train with each of these bonuses (none: without), on the same seeds, and say whether they help.",
@@ -31,7 +31,7 @@ WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 @click.option(
     "--n-eff", metavar="N",
     help="Effective number of transitions behind the posterior, or the word replay for all stored transitions.  "
-    "[default: 50, or replay for last-layer]",
+    "[default: replay for last-layer, else 50]",
 )  # fmt: skip
 @click.option(
     "--normalise", type=click.Choice(["first", "latest", "median", "rms", "none"]),
@@ -66,9 +66,9 @@ def command(ctx: click.Context, **values: object) -> None:
     explore rl --env explore/SparseMountainCar-v0 --eta 0.001 --seeds 5
     explore rl --env explore/SparseMountainCar-v0 --compare none,rnd,kl --seeds 5
     explore rl --env Pendulum-v1 --algo sac --timesteps 20000 --posterior bbb -p vime.updates=200
-    explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
-    explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac --timesteps 1000000
-    explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
+    explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-last-layer
+    explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-last-layer --timesteps 1000000
+    explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-last-layer
     """  # noqa: D301
     if not values["watch"]:
         options.run(ctx, values, ("timesteps", "seeds"))

@@ -30,13 +30,13 @@ from explore.vime import IntrinsicReward, Transitions
 LENGTH, COPIES, STEPS, BATCH = 40, 16, 768, 2048
 RESULTS = Path(__file__).parent / "results"
 BONUSES: dict[str, dict[str, Any]] = {
-    "last-layer, kl": {"posterior": "last-layer"},
-    "last-layer, expected-gain": {"posterior": "last-layer", "bonus": "expected-gain"},
-    "noisy-kfac, kl": {},
-    'noisy-kfac, kl, n_eff="replay"': {"n_eff": "replay"},
-    "noisy-kfac, expected-gain": {"bonus": "expected-gain"},
-    'noisy-kfac, expected-gain, n_eff="replay"': {"bonus": "expected-gain", "n_eff": "replay"},
-    "bbb, kl": {"posterior": "bbb"},
+    "last-layer, kl": {"posterior": "last-layer", "bonus": "kl"},
+    "last-layer, expected-gain": {},
+    "noisy-kfac, kl": {"posterior": "noisy-kfac", "bonus": "kl"},
+    'noisy-kfac, kl, n_eff="replay"': {"posterior": "noisy-kfac", "bonus": "kl", "n_eff": "replay"},
+    "noisy-kfac, expected-gain": {"posterior": "noisy-kfac"},
+    'noisy-kfac, expected-gain, n_eff="replay"': {"posterior": "noisy-kfac", "n_eff": "replay"},
+    "bbb, kl": {"posterior": "bbb", "bonus": "kl"},
     **{name: {"bonus": name} for name in ("rnd", "count", "icm", "disagreement")},
 }
 

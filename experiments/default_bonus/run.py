@@ -1,4 +1,4 @@
-"""The default bonus on two sparse tasks: `explore rl`, resumed where it was interrupted.
+"""The former default bonus on two sparse tasks: `explore rl`, resumed where it was interrupted.
 
     python -m experiments.default_bonus.run                     # seeds 0 to 4
     python -m experiments.default_bonus.run --seeds 100,101,102 --iterations 40    # those that chose the defaults
@@ -25,7 +25,7 @@ TASKS: dict[str, tuple[list[str], int | None]] = {
     "chain-40": (["--env", "explore/Chain-v0", "--env-kwargs", "length:40"], 20),
     "mountain-car": (["--env", "explore/SparseMountainCar-v0"], None),
 }
-OWN = ["--algo-param", "value_init=zero", "--eta", "0.001"]
+OWN = ["--algo-param", "value_init=zero", "--eta", "0.001", "--posterior", "noisy-kfac", "--bonus", "kl"]
 KEPT = ["iteration", "extrinsic_total", "ep_extrinsic_mean", "bonus_median", "dyn_rmse_before", "restarts", "seconds"]
 
 

@@ -29,11 +29,11 @@ RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive poste
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsSettings(BonusSettings):
-    """Settings of the dynamics model; defaults as in Houthooft et al. (2016), except for the noise."""
+    """Settings of the dynamics model; `updates` to `minimum` as in Houthooft et al. (2016)."""
 
     # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
     # to an observation. Not "map", which has no uncertainty, and not "hmc", which needs all data at once.
-    posterior: str | Predictive = "noisy-kfac"
+    posterior: str | Predictive = "last-layer"
     preset: str | None = None  # None: "vime" if the posterior has it, else its first
     posterior_settings: Mapping[str, Any] = field(default_factory=dict)  # override the preset's
     hidden: tuple[int, ...] | None = None  # units of the hidden layers; None: 256 for `last-layer`, else 32

@@ -1,6 +1,6 @@
 """VIME wrappers for Gymnasium environments: rewards become r + eta * bonus.
 
-    env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
+    env = VIME(gym.make("explore/SparseMountainCar-v0"), eta=0.001)
 
 Each `info` has "extrinsic_reward", "intrinsic_reward" (the bonus that was added) and "intrinsic_raw" (the bonus before
 scaling). Outside training, the last two are 0. At the last step of an episode, `info` also has the sums over the

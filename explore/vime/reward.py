@@ -45,7 +45,7 @@ class RewardSettings(Checked):
 
     eta: float = 0.001  # weight of the bonus relative to the environment's reward
     eta_decay: float = 1.0  # factor on eta after each batch
-    bonus: str = "kl"  # a name from `explore list bonuses`, or "module:Class"
+    bonus: str = "expected-gain"  # a name from `explore list bonuses`, or "module:Class"
     # The divisor of the bonus. "first": the median of the first paid batch, so that the bonus fades as the model
     # learns; "latest": that of the latest batch, so that the median bonus is always eta; "median": the mean of the last
     # 10 batch medians, as in the paper; "rms": the root mean square of the last 10 batches.

@@ -44,7 +44,7 @@ class World:
 
 
 EXACT = {"posterior": "last-layer"}
-GLOBAL = {"kl": EXACT, "expected-gain": EXACT, "variance": EXACT, "rnd": {}, "count": {}}
+GLOBAL = {"kl": EXACT, "expected-gain": EXACT, "variance": EXACT, "rnd": {}, "count": {}, "icm": {}}
 
 
 def made(bonus, world, seed, **settings):
@@ -71,7 +71,7 @@ def test_the_bonus_ranks_by_visits_and_is_largest_where_nothing_was_seen(bonus, 
     # The bonuses with a posterior are about observation and action, the others about the next observation alone.
     count = visits[places, flags, actions] if GLOBAL[bonus] else arrivals[to, on]
     assert spearmanr(raw[known], 1 / count[known]).statistic >= 0.9
-    highest, least = np.quantile(raw[known], 0.99), raw[new].mean() if bonus == "rnd" else raw[new].min()
+    highest, least = np.quantile(raw[known], 0.99), raw[new].min() if GLOBAL[bonus] else raw[new].mean()
     assert least > highest
     if flag:
         first = new & (on > flags)

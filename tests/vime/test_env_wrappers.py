@@ -16,7 +16,7 @@ from explore.envs import ENVS
 from explore.vime import VIME, VIMEVector
 from explore.vime.env_wrappers import KEYS, RETURNS
 
-FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "interval": 20, "hidden": (4,), "capacity": 1000}
+FEW: dict[str, Any] = {"minimum": 10, "interval": 20, "hidden": (4,), "capacity": 1000}
 CHAIN = "explore/Chain-v0"
 
 

@@ -27,7 +27,10 @@ FEW: dict[str, Any] = {"updates": 20, "minimum": 20, "hidden": (8,)}
 
 
 def made(posterior="noisy-kfac", seed=3, **settings):
-    return IntrinsicReward(OBSERVATIONS, ACTIONS, seed=seed, posterior=posterior, **(FEW | settings))
+    settings = {"bonus": "kl"} | FEW | settings
+    if posterior == "last-layer":  # which refuses it
+        settings.pop("updates")
+    return IntrinsicReward(OBSERVATIONS, ACTIONS, seed=seed, posterior=posterior, **settings)
 
 
 def transitions(n, seed=0, shift=0.0):

@@ -22,7 +22,7 @@ from explore.envs import ENVS
 from explore.vime import VIME, sb3
 from explore.vime.env_wrappers import KEYS
 
-FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "hidden": (4,), "capacity": 1000}
+FEW: dict[str, Any] = {"minimum": 10, "hidden": (4,), "capacity": 1000}
 POLE = "explore/SparseCartPoleSwingup-v0"
 
 

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecMonitor, 
 
 import explore.envs  # noqa: F401  (registers its environments)
 from explore import registry
-from explore.cli.rl.settings import Settings
+from explore.cli.rl.settings import OFF_POLICY, Settings
 from explore.core.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
 from explore.vime.sb3.wrappers import same_step
@@ -95,12 +95,12 @@ def _spec(name: str) -> EnvSpec:
 class Finite(VecEnvWrapper):
     """A vector environment that raises InputError for observations and rewards that are not finite.
 
-    After a termination, the final observation is checked only for SAC: an on-policy critic never evaluates it.
+    After a termination, the final observation is checked only off-policy: an on-policy critic never evaluates it.
     """
 
     def __init__(self, venv: VecEnv, settings: Settings):
         super().__init__(venv)
-        self._name, self._off_policy = settings.env, settings.algo == "sac"
+        self._name, self._off_policy = settings.env, settings.algo in OFF_POLICY
 
     def reset(self) -> Any:
         with _not_of_the_run(self._name):

@@ -21,13 +21,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 from torch.optim import Optimizer
 
-from explore.cli.rl.settings import ALGORITHMS, POLICY, VALUE_INIT, Settings, arguments
+from explore.cli.rl.settings import ALGORITHMS, OFF_POLICY, POLICY, VALUE_INIT, Settings, arguments
 from explore.core import tree
 from explore.core.errors import InputError, check_settings
 from explore.vime.sb3 import VIMEReplayBuffer
 
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
-COUNTS = ("num_timesteps", "_n_updates", "_episode_num")
+COUNTS = ("num_timesteps", "_n_updates", "_episode_num", "_n_calls")  # the last one of DQN and QR-DQN
 EPISODE = ("r", "l", "t")  # fields of the last episodes (return, length, time), which the log averages
 ROWS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
@@ -43,7 +43,7 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
     value_init = keywords.pop("value_init", "orthogonal")
     if "activation" in policy:
         policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
-    if settings.algo == "sac" and settings.vime:
+    if settings.algo in OFF_POLICY and settings.vime:
         vime = {"seed": bonus_seed, **settings.vime}
         keywords |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": vime}
     kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
@@ -74,7 +74,7 @@ def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
         "moments": tree.save({name: _tensors(rms) for name, rms in _moments(model).items()}),
         "optimisers": {name: tree.save(optimiser.state_dict()["state"]) for name, optimiser in optimisers.items()},
         "variables": tree.save(variables),
-        "counts": {name: getattr(model, name) for name in COUNTS},
+        "counts": {name: getattr(model, name) for name in COUNTS if hasattr(model, name)},
         "episodes": {name: torch.from_numpy(np.array([e[name] for e in episodes])) for name in EPISODE},
         "successes": torch.tensor([float(success) for success in successes], dtype=torch.float64),
     }
@@ -98,7 +98,7 @@ def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
         _load_adam(optimiser, saved["optimisers"][name])
     for name, value in tree.restore(variables, saved["variables"]).items():
         variables[name].data.copy_(value)
-    for name in COUNTS:
+    for name in saved["counts"].keys() & COUNTS:
         setattr(model, name, int(saved["counts"][name]))
     columns = [list(saved["episodes"][name].numpy()) for name in EPISODE]
     episodes = [dict(zip(EPISODE, values, strict=True)) for values in zip(*columns, strict=True)]

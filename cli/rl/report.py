@@ -20,7 +20,7 @@ from explore.cli.report import drawing
 from explore.cli.report.page import Section, cells, save
 from explore.cli.report.session import Opened
 from explore.cli.rl.experiment import Experiment
-from explore.cli.rl.settings import Settings
+from explore.cli.rl.settings import OFF_POLICY, Settings
 from explore.cli.rl.training import Piece, series
 from explore.cli.start import Report
 from explore.core.errors import curvature_note
@@ -144,7 +144,7 @@ def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str
     """Yield (name, value) pairs: why the bonus was always 0 (if it was), and the share of time spent on the bonus."""
     reason, frame = settings.unpaid, pd.DataFrame(seeds)
     # Off-policy, the rewards of a batch do not include the bonus.
-    if settings.algo != "sac" and settings.vime and not frame.bonus_paid.any():
+    if settings.algo not in OFF_POLICY and settings.vime and not frame.bonus_paid.any():
         reason = reason or "the dynamics model learnt nothing from any transition"
     if reason:
         yield "bonus", f"always 0: {reason}"

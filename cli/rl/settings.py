@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from gymnasium import spaces
-from sb3_contrib import TRPO
-from stable_baselines3 import PPO, SAC
+from sb3_contrib import QRDQN, TQC, TRPO, CrossQ
+from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from explore import registry
 from explore.cli import problem
@@ -23,7 +23,11 @@ from explore.core.errors import InputError, check_range
 from explore.runs.recorded import Values
 from explore.vime import IntrinsicReward, RewardSettings
 
-ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": SAC}
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
+    "trpo": TRPO, "ppo": PPO, "sac": SAC, "td3": TD3, "ddpg": DDPG, "tqc": TQC, "crossq": CrossQ, "dqn": DQN,
+    "qrdqn": QRDQN,
+}  # fmt: skip
+OFF_POLICY = {name for name, cls in ALGORITHMS.items() if issubclass(cls, OffPolicyAlgorithm)}
 # Options that become settings unchanged.
 PLAIN = ("env", "algo", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
 # Options of the bonus; -p vime.KEY sets its other settings.
@@ -49,7 +53,7 @@ class Settings:
     command: Literal["rl"] = "rl"
     env: str
     env_kwargs: Mapping[str, Any]
-    algo: Literal["trpo", "ppo", "sac"]
+    algo: str  # a name in `ALGORITHMS`
     algo_settings: Values  # arguments of the algorithm, and of its policy
     posterior: str  # or the bonus, if that has no posterior; "none": no bonus
     vime: Mapping[str, Any] | None  # arguments of `IntrinsicReward`; None: no bonus
@@ -74,7 +78,7 @@ class Settings:
     @property
     def batch(self) -> int:
         """Number of steps between two updates of the policy or, off-policy, of the dynamics model."""
-        if issubclass(ALGORITHMS[self.algo], OnPolicyAlgorithm):
+        if self.algo not in OFF_POLICY:
             return int(self.algo_settings["n_steps"] * self.n_envs)  # type: ignore[arg-type, operator]
         return int((self.vime or {"interval": RewardSettings.interval})["interval"])
 
@@ -86,9 +90,9 @@ class Settings:
         trained = math.ceil(self.vime["minimum"] / self.batch) * self.batch
         # On-policy, only batches after this one get a bonus.
         on_policy = math.ceil(self.timesteps / self.batch) * self.batch - 1
-        if (self.timesteps if self.algo == "sac" else on_policy) >= trained:
+        if (self.timesteps if self.algo in OFF_POLICY else on_policy) >= trained:
             return None
-        shorter = "-p vime.interval" if self.algo == "sac" else "--algo-param n_steps"
+        shorter = "-p vime.interval" if self.algo in OFF_POLICY else "--algo-param n_steps"
         return (
             f"the dynamics model starts training after {trained} steps, but --timesteps is {self.timesteps}; raise it "
             f"or lower {shorter}" + (" and -p vime.minimum" if self.vime["minimum"] > self.batch else "")
@@ -125,7 +129,7 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     cls = ALGORITHMS[options["algo"]]
     plain = arguments(cls)
     allowed = {name: hint for name, (hint, _) in plain.items()} | POLICY
-    if issubclass(cls, OnPolicyAlgorithm):
+    if options["algo"] not in OFF_POLICY:
         allowed |= VALUE_INIT
     chosen = problem.parse(options["algo_parameters"], {"": allowed}, "--algo-param")[""]
     for name, value in chosen.items():
@@ -136,9 +140,10 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     if options["algo"] == "trpo":
         steps = chosen.get("n_steps", 5000 // copies)
         settings |= _paper(steps * copies, copies)
-    if options["algo"] == "sac" and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
+    off_policy = options["algo"] in OFF_POLICY
+    if off_policy and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
         raise InputError("--algo-param n_steps is not supported with a bonus. Leave it out, or pass --posterior none")
-    if options["algo"] == "sac":  # a buffer larger than the number of steps would waste memory
+    if off_policy:  # a buffer larger than the number of steps would waste memory
         settings["buffer_size"] = min(settings["buffer_size"], options["timesteps"])
     return settings | chosen
 
@@ -210,7 +215,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
     vime = {name: hint for name, hint in (common | own).items() if name not in BONUS} | {"encoder": str}
     targets = {"": registry.find("posteriors", posterior) if posterior else own, "vime": vime}
     parsed = problem.parse(options["parameters"], targets)
-    if "interval" in parsed["vime"] and options["algo"] != "sac":
+    if "interval" in parsed["vime"] and options["algo"] not in OFF_POLICY:
         raise InputError(f"-p vime.interval has no effect with {options['algo']}: its batches are rollouts. Omit it")
     further: dict[str, Any] = parsed["vime"]
     encoder = {"encoder": further.pop("encoder")} if "encoder" in further else {}

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from explore.cli import display, start
 from explore.cli.rl.environment import check_finite, environment, normalised
 from explore.cli.rl.model import algorithm, derived, load_policy
-from explore.cli.rl.settings import Settings
+from explore.cli.rl.settings import OFF_POLICY, Settings
 from explore.cli.rl.training import models_folder, reading, series
 from explore.core import files
 from explore.core.errors import InputError, one_of
@@ -88,7 +88,7 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
 def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
     """Construct the algorithm for one environment, with minimal buffers and the trained policy's network shapes."""
     s = settings
-    smaller = {"buffer_size": 1} if s.algo == "sac" else {"n_steps": s.batch}
+    smaller = {"buffer_size": 1} if s.algo in OFF_POLICY else {"n_steps": s.batch}
     one: VecEnv = DummyVecEnv([lambda: env])
     if s.vec_normalize:
         one = normalised(one)

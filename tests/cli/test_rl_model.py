@@ -38,6 +38,15 @@ CONFIGURATIONS: dict[str, list[Any]] = {
     "sac-full": ["--env", "Pendulum-v1", *SAC, "--posterior", "none", "--algo-param", "buffer_size=50"],
     "sac-gsde": ["--env", "Pendulum-v1", *SAC, "--posterior", "none", "--algo-param", "use_sde=true", "--n-envs", 2],
     "sac-dict": ["--env", "tests/Parts-v0", *SAC, "--posterior", "none"],
+    **{
+        name: ["--env", "Pendulum-v1", "--algo", name, *SAC[2:], *BONUS, "-p", "vime.interval=32"]
+        for name in ("td3", "ddpg", "tqc", "crossq")
+    },
+    **{
+        name: ["--env", "CartPole-v1", "--algo", name, *SAC[2:], *BONUS, "-p", "vime.interval=32", "--algo-param",
+               "target_update_interval=20"]
+        for name in ("dqn", "qrdqn")
+    },
 }  # fmt: skip
 
 
@@ -116,7 +125,7 @@ def numbers(value):
     return {"": value}
 
 
-SLOW = {"sac", "sac-normalised", "sac-full", "sac-entropy", "ppo-normalised"}
+SLOW = {"sac", "sac-normalised", "sac-full", "sac-entropy", "ppo-normalised", "td3", "ddpg", "tqc", "qrdqn"}
 
 
 @pytest.mark.parametrize(

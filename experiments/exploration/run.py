@@ -68,8 +68,8 @@ CONDITIONS = {
     "rnd": ("--bonus", "rnd"),
     "disagreement": ("--bonus", "disagreement"),
     "count": ("--bonus", "count"),
-    "bbb": ("--posterior", "bbb"),
-    "noisy-kfac": ("--posterior", "noisy-kfac"),
+    "bbb": ("--posterior", "bbb", "--bonus", "kl"),
+    "noisy-kfac": ("--posterior", "noisy-kfac", "--bonus", "kl"),
     "last-layer": ("--posterior", "last-layer", "--bonus", "expected-gain"),
 }
 

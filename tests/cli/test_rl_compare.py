@@ -44,11 +44,12 @@ def test_a_comparison_is_made_of_the_runs_that_it_names(explore, drawn_in_full):
     assert all(f">{name}<" in Path("report.html").read_text() for name in ("none", "count", "kl"))
 
 
-def test_a_comparison_is_trained_further_with_more_seeds_side_by_side(explore):
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_comparison_is_trained_further_with_more_seeds(explore, jobs):
     train(explore, *COMPARE, "--seeds", 1)
     train(explore, "--resume", RUN, "--seeds", 2, "--timesteps", 192)
     wanted = rows(RUN).sort_values(["condition", "seed", "iteration"], ignore_index=True)
-    train(explore, *COMPARE, "--timesteps", 192, "--jobs", 2, "--name", "jobs")
+    train(explore, *COMPARE, "--timesteps", 192, "--jobs", jobs, "--name", "jobs")
     found = rows(Path("runs/rl-jobs")).sort_values(["condition", "seed", "iteration"], ignore_index=True)
     new = wanted.seed == 1  # the others were resumed, in fresh episodes
     pd.testing.assert_frame_equal(found[new], wanted[new])

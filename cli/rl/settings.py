@@ -22,6 +22,7 @@ from explore.cli import problem
 from explore.core.errors import InputError, check_range
 from explore.runs.recorded import Values
 from explore.vime import IntrinsicReward, RewardSettings
+from explore.vime.bonuses import base as bonuses
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
     "trpo": TRPO, "ppo": PPO, "sac": SAC, "td3": TD3, "ddpg": DDPG, "tqc": TQC, "crossq": CrossQ, "dqn": DQN,
@@ -53,7 +54,7 @@ class Settings:
     command: Literal["rl"] = "rl"
     env: str
     env_kwargs: Mapping[str, Any]
-    algo: str  # a name in `ALGORITHMS`
+    algo: Literal["trpo", "ppo", "sac", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"]
     algo_settings: Values  # arguments of the algorithm, and of its policy
     posterior: str  # or the bonus, if that has no posterior; "none": no bonus
     vime: Mapping[str, Any] | None  # arguments of `IntrinsicReward`; None: no bonus
@@ -189,7 +190,7 @@ def _conditions(options: Mapping[str, Any]) -> dict[str, Any] | None:
     for name in names:
         own = dict.fromkeys(BONUS) | {"posterior": "none", "parameters": ()}
         if name != "none":
-            of_posterior = hasattr(registry.find("bonuses", name).Settings, "posterior")
+            of_posterior = hasattr(bonuses.find(name).Settings, "posterior")
             own = {"bonus": name} | ({} if of_posterior else {"posterior": None, "n_eff": None})
         conditions[name] = _vime({**options, **own})
     return conditions
@@ -203,7 +204,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
             first = "-p" if options["parameters"] else "--" + next(iter(chosen)).replace("_", "-")
             raise InputError(f"{first} needs a bonus, which --posterior none turns off. Leave {first} out")
         return None
-    kind = registry.find("bonuses", chosen.get("bonus", RewardSettings.bonus))
+    kind = bonuses.find(chosen.get("bonus", RewardSettings.bonus))
     own, common = registry.settings_of(kind.Settings), registry.settings_of(RewardSettings)
     posterior = options["posterior"] or getattr(kind.Settings, "posterior", None)
     if posterior and not hasattr(kind.Settings, "posterior"):

@@ -23,10 +23,10 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore import registry
 from explore.core import tree
-from explore.core.errors import Checked, Failure, InputError, one_of, shown
+from explore.core.errors import Checked, Failure, InputError, one_of
 from explore.core.rng import Rng
+from explore.vime.bonuses import base as bonuses
 from explore.vime.bonuses.base import Bonus
 from explore.vime.replay import Replay
 from explore.vime.spaces import Array, Encoder, Vectors
@@ -119,9 +119,7 @@ class IntrinsicReward:
         **settings: Any,
     ):
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}  # JSON has no tuples
-        self._kind: type[Bonus] = registry.find("bonuses", settings.get("bonus", RewardSettings.bonus))
-        if not (isinstance(self._kind, type) and issubclass(self._kind, Bonus)):
-            raise InputError(f"bonus is {shown(settings['bonus'])}; its class must be a subclass of explore.vime.Bonus")
+        self._kind = bonuses.find(settings.get("bonus", RewardSettings.bonus))
         bonus, model = ({f.name for f in fields(kind)} for kind in (RewardSettings, self._kind.Settings))
         if unknown := settings.keys() - bonus - model:
             raise one_of("setting", min(unknown), bonus | model)

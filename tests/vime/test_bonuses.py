@@ -166,7 +166,7 @@ def test_a_lifelong_bonus_multiplies():
     ratio = raws[1] / raws[0]
     assert (ratio >= 1 - 1e-6).all() and (ratio <= 5 + 1e-6).all() and np.ptp(ratio) > 0.1
     assert np.isfinite(made("e3b", lifelong="kl").batch(transitions(200)).raw).all()
-    for name, why in (("novelty", "episodic"), ("x", "unknown bonus")):
+    for name, why in (("novelty", "episodic"), ("x", "unknown bonus"), ("builtins:dict", "must be a subclass")):
         with pytest.raises(InputError, match=why):
             made("e3b", lifelong=name)
 

@@ -13,14 +13,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from explore import registry
 from explore.core import tree
-from explore.core.errors import Checked, InputError
+from explore.core.errors import Checked, InputError, shown
 from explore.core.rng import Rng
 from explore.learning.scaling import Standardiser, bounded
 from explore.nets.net import mlp
 from explore.vime.replay import Replay
 
-__all__ = ["Bonus", "BonusSettings", "NetBonus", "NetSettings", "ScaledBonus", "network"]
+__all__ = ["Bonus", "BonusSettings", "NetBonus", "NetSettings", "ScaledBonus", "find", "network"]
 SCALED = 2**20  # numbers from which scales are computed
 CHUNK = 1024  # transitions scored at once
 
@@ -87,6 +88,14 @@ class Bonus(ABC):
     def learned(self) -> dict[str, float]:
         """Learned values to log, by name."""
         return {}
+
+
+def find(name: str) -> type[Bonus]:
+    """Return a bonus by name or "module:Class". Raise InputError for what is no bonus."""
+    cls = registry.find("bonuses", name)
+    if not (isinstance(cls, type) and issubclass(cls, Bonus)):
+        raise InputError(f"bonus is {shown(name)}; its class must be a subclass of explore.vime.Bonus")
+    return cls
 
 
 class ScaledBonus(Bonus):

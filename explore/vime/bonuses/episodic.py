@@ -10,11 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from explore import registry
 from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
-from explore.vime.bonuses.base import Bonus, NetSettings
+from explore.vime.bonuses.base import Bonus, NetSettings, find
 from explore.vime.bonuses.inverse import InverseBonus
 from explore.vime.replay import Replay
 
@@ -41,7 +40,7 @@ class EpisodicBonus(InverseBonus):
         self.lifelong: Bonus | None = None
         self._level, self._spread = rng.tensor(0.0), rng.tensor(1.0)  # of the lifelong bonus, in the last batch
         if settings.lifelong is not None:
-            cls = registry.find("bonuses", settings.lifelong)
+            cls = find(settings.lifelong)
             if cls.episodic:
                 raise InputError(f"lifelong is {settings.lifelong}, which is episodic; choose a bonus that is not")
             own = cls.Settings(capacity=settings.capacity, minimum=settings.minimum)

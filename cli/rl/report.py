@@ -107,7 +107,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     paid = any(_has(own, "bonus_mean") for own in tables.values())
     save(_figure(tables, PANELS if paid else {RETURN: PANELS[RETURN]}), folder / FIGURE)
     summaries = {name: summary(own, each[name], folder) for name, own in seeds.items()}
-    if settings.conditions is None:
+    if not settings.conditions:
         (own,), (whole,) = seeds.values(), summaries.values()
         return Report(failures, [(TITLE, table(own))], whole, "", list(facts(own, settings)), FIGURE)
     rows = [table(own).tail(1).assign(seed=name) for name, own in seeds.items()]

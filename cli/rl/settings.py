@@ -71,7 +71,7 @@ class Settings:
     @property
     def each(self) -> dict[str, "Settings"]:
         """The settings of each condition by name; without a comparison, these settings by the posterior's name."""
-        if self.conditions is None:
+        if not self.conditions:
             return {self.posterior: self}
         named = self.conditions.items()
         return {name: replace(self, posterior=name, vime=vime, conditions=None) for name, vime in named}

@@ -188,11 +188,15 @@ def _conditions(options: Mapping[str, Any]) -> dict[str, Any] | None:
         raise InputError("-p needs a single bonus. With several in --compare, leave -p out")
     conditions = {}
     for name in names:
-        own = dict.fromkeys(BONUS) | {"posterior": "none", "parameters": ()}
+        overrides = dict.fromkeys(BONUS) | {"posterior": "none", "parameters": ()}
         if name != "none":
             of_posterior = hasattr(bonuses.find(name).Settings, "posterior")
-            own = {"bonus": name} | ({} if of_posterior else {"posterior": None, "n_eff": None})
-        conditions[name] = _vime({**options, **own})
+            overrides = {"bonus": name} | ({} if of_posterior else {"posterior": None, "n_eff": None})
+        conditions[name] = _vime({**options, **overrides})
+    for option in ("posterior", "n_eff"):
+        if options[option] is not None and not any(option in (vime or {}) for vime in conditions.values()):
+            flag = "--" + option.replace("_", "-")
+            raise InputError(f"no bonus in --compare has a posterior. Leave {flag} out")
     return conditions
 
 

@@ -81,6 +81,11 @@ def test_the_answer_is_that_of_the_interval(gain, seeds, answer):
         (["--compare", "none,none"], "--compare is none,none. Name each bonus once"),
         (["--compare", "none,kl", "--bonus", "kl"], "--compare names the bonuses. Leave out --bonus"),
         (["--compare", "rnd,kl", "-p", "units=3"], "-p needs a single bonus"),
+        (
+            ["--compare", "none,rnd", "--posterior", "bbb"],
+            "no bonus in --compare has a posterior. Leave --posterior out",
+        ),
+        (["--compare", "none,rnd", "--n-eff", "9"], "no bonus in --compare has a posterior. Leave --n-eff out"),
         (["--compare", "none,tedium"], "unknown bonus 'tedium'"),
     ],
 )

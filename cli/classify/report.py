@@ -153,8 +153,8 @@ def _failures(experiment: Experiment, finished: Finished, error: float) -> list[
     idle_error = 1 - y.bincount().max().item() / len(y)
     if error > IDLE * idle_error:
         baseline = f"always predicting the most frequent class has an error of {100 * idle_error:.2f} %"
-        other = "smaller batches (-p batch_size=32), another learning rate (-p lr=...) or another posterior"
-        idle = f"the model learnt almost nothing: {baseline}. Try more --epochs, {other}."
+        advice = "smaller batches (-p batch_size=32), another learning rate (-p lr=...) or another posterior"
+        idle = f"the model learnt almost nothing: {baseline}. Try more --epochs, {advice}."
     return list(filter(None, (idle, note)))
 
 

@@ -5,8 +5,8 @@ import click
 from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 
-# Options that may be combined with --watch.
 ALGORITHMS = ("trpo", "ppo", "sac", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn")
+# Options that may be combined with --watch.
 WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 
 

@@ -39,10 +39,10 @@ class Experiment:
         # Before the run folder is created, so that wrong settings leave no folder.
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
         self.parts = (settings.env, settings.algo, settings.posterior)
-        vime = settings.vime
-        of = f" of {settings.posterior}" if vime and "posterior" in vime else ""
-        bonus = f"{vime['eta']:g} x {vime['bonus']}" + of if vime else "no bonus"
-        bonus = f"each of {', '.join(self._each)}" if settings.conditions else bonus
+        bonus = f"each of {', '.join(self._each)}" if settings.conditions else "no bonus"
+        if vime := settings.vime:
+            model = f" of {settings.posterior}" if "posterior" in vime else ""
+            bonus = f"{vime['eta']:g} x {vime['bonus']}{model}"
         self.plan = f"{settings.algo} on {settings.env} with {bonus} on {place(device, settings.jobs)}"
         self.total = len(self.positions) * settings.timesteps
         self.done = self._steps()
@@ -52,9 +52,8 @@ class Experiment:
         return ", ".join(map(self._named, self._current(self.positions)))
 
     def warnings(self) -> Iterator[str]:
-        reasons = {s.unpaid for s in self._each.values()} - {None}
-        if self._unfinished:
-            yield from (f"the bonus will always be 0: {reason}." for reason in reasons)
+        reasons = dict.fromkeys(s.unpaid for s in self._each.values()) if self._unfinished else {}
+        yield from (f"the bonus will always be 0: {reason}." for reason in reasons if reason)
 
     def events(self, folder: Path, emit: Emit) -> None:
         def count(event: Piece | int) -> None:
@@ -75,7 +74,8 @@ class Experiment:
             self._next = None
 
     def _begin(self, key: Key, folder: Path | None) -> Training:
-        return Training.at(self._each[key[0]], key[1], self._device, self.positions[key], folder)
+        name, seed = key
+        return Training.at(self._each[name], seed, self._device, self.positions[key], folder)
 
     def _in_processes(self, folder: Path, emit: Emit) -> None:
         """Train the seeds in parallel joblib processes. This process emits each `Piece` that they finish.
@@ -88,14 +88,11 @@ class Experiment:
             tasks = [
                 # joblib reuses processes, which keep their initial working directory.
                 joblib.delayed(_train)(
-                    (self._each[key[0]], key[1], self._device, self.positions[key], folder.absolute()),
-                    threads,
-                    record,
-                    pieces,
-                    answers,
+                    (self._each[name], seed, self._device, self.positions[name, seed], folder.absolute()),
+                    threads, record, pieces, answers,
                 )
-                for key, answers in written.items()
-            ]
+                for (name, seed), answers in written.items()
+            ]  # fmt: skip
             work = thread.submit(joblib.Parallel(n_jobs=s.jobs), tasks)
             try:
                 for piece in _until(work.done, pieces):
@@ -119,7 +116,8 @@ class Experiment:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
 
     def _named(self, key: Key) -> str:
-        return f"seed {key[1]}" + (f" with {key[0]}" if self.settings.conditions else "")
+        name, seed = key
+        return f"seed {seed} with {name}" if self.settings.conditions else f"seed {seed}"
 
     def _positions(self, saved: Mapping[str, Any]) -> dict[Key, Position]:
         every = saved["positions"]

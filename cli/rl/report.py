@@ -123,10 +123,11 @@ def helps(seeds: Mapping[str, list[dict[str, Any]]]) -> tuple[str, dict[str, Any
 
     A difference is the interquartile mean over paired seeds, with its 90 % bootstrap interval.
     """
-    (first, base), *others = seeds.items()
+    (first, baseline), *compared = seeds.items()
     lines, gains, draw = [], {}, np.random.default_rng(0)
-    for name, own in others:
-        difference = np.array([mine["return"] - its["return"] for mine, its in zip(own, base, strict=True)])
+    for name, rows in compared:
+        pairs = zip(rows, baseline, strict=True)
+        difference = np.array([with_it["return"] - without["return"] for with_it, without in pairs])
         count = len(difference)
         middle = float(trim_mean(difference, 0.25))
         resampled = trim_mean(difference[draw.integers(0, count, (RESAMPLED, count))], 0.25, axis=1)

@@ -21,7 +21,7 @@ from explore.learning.scaling import Standardiser, bounded
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import width
-from explore.vime.bonuses.base import SCALED, Bonus, BonusSettings
+from explore.vime.bonuses.base import Bonus, BonusSettings
 from explore.vime.replay import Replay
 
 RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
@@ -149,18 +149,18 @@ class Dynamics(Bonus):
         self.state = self.state._replace(posterior=self.posterior.end_epoch(self._updates.copied(state)))
 
     def _train_recursively(self, replay: Replay, rng: Rng) -> None:
-        new, anew = replay.total - int(self.state.learned), replay.total >= 2 * int(self.state.scaled)
+        anew, transitions = replay.unlearned(self.state.learned, self.state.scaled)
         if anew:
             fresh = self._start(len(replay), rng)
             self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=torch.tensor(replay.total))
         state = self._counted(self.state.posterior, replay)
-        for part in zip(*(t.split(RECURSION) for t in replay.last(len(replay) if anew else new)), strict=True):
+        for part in zip(*(t.split(RECURSION) for t in transitions), strict=True):
             state, _ = self.posterior.update(state, self.batch(*part), rng)
         self.state = self.state._replace(posterior=state, learned=torch.tensor(replay.total))
 
     def _rescaled(self, replay: Replay, rng: Rng) -> DynamicsState:
         """Return the state with the scales and the effective data size of the replay."""
-        inputs, following = replay.sample(max(SCALED // replay.inputs.shape[1], 1024), rng)
+        inputs, following = replay.sample(rng)
         target = self._target(inputs, following)
         scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
         x_mean, x_scale, y_mean, y_scale = (t.to(self._rng.dtype) for t in scales)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from explore.core.rng import Rng
 
+SCALED = 2**20  # numbers from which scales are computed
+
 
 class Replay:
     """A buffer of the last `capacity` transitions: I inputs (observation and action), O outputs (next observation)."""
@@ -44,8 +46,18 @@ class Replay:
         rows = self._rows(self.total - n, n)
         return self._inputs[rows], self._next[rows]
 
-    def sample(self, n: int, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
-        """Return all transitions, or n drawn with replacement if there are more."""
+    def unlearned(self, learned: Tensor, scaled: Tensor) -> tuple[bool, tuple[Tensor, Tensor]]:
+        """Return whether scales are due, and the transitions [n, I] and [n, O] to learn, from oldest to newest.
+
+        `learned` is the total at the last training, `scaled` that when scales were last computed. Scales are due once
+        the total has doubled; then all transitions are to be learned, otherwise the new ones.
+        """
+        due = self.total >= 2 * int(scaled)
+        return due, self.last(len(self) if due else self.total - int(learned))
+
+    def sample(self, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
+        """Return the transitions to compute scales from: all or, of many, some drawn with replacement."""
+        n = max(SCALED // self._inputs.shape[1], 1024)
         if len(self) <= n:
             return self.inputs, self.next
         rows = (rng.uniform(1, n)[0] * len(self)).long()

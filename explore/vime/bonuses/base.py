@@ -22,7 +22,6 @@ from explore.nets.net import mlp
 from explore.vime.replay import Replay
 
 __all__ = ["Bonus", "BonusSettings", "NetBonus", "NetSettings", "ScaledBonus", "find", "network"]
-SCALED = 2**20  # numbers from which scales are computed
 CHUNK = 1024  # transitions scored at once
 
 
@@ -111,11 +110,11 @@ class ScaledBonus(Bonus):
         """Learn standardised transitions: the new ones or, if the scales are new (`anew`), the whole replay."""
 
     def train(self, replay: Replay, rng: Rng) -> None:
-        new, anew = replay.total - int(self._total), replay.total >= 2 * int(self._scaled)
+        anew, transitions = replay.unlearned(self._total, self._scaled)
         if anew:
-            some = replay.sample(max(SCALED // self.inputs, 1024), rng)[0]
-            (self._mean, self._scale), self._scaled = Standardiser.robust(some), torch.tensor(replay.total)
-        self.learn(*self.standard(*replay.last(len(replay) if anew else new)), anew, rng)
+            self._mean, self._scale = Standardiser.robust(replay.sample(rng)[0])
+            self._scaled = torch.tensor(replay.total)
+        self.learn(*self.standard(*transitions), anew, rng)
         self._total = torch.tensor(replay.total)
 
     def standard(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> tuple[Tensor, Tensor]:

@@ -95,7 +95,7 @@ def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
     load_policy(model, saved)
     optimisers, variables = _parts(model)
     for name, optimiser in optimisers.items():
-        _load_adam(optimiser, saved["optimisers"][name])
+        _load_optimiser(optimiser, saved["optimisers"][name])
     for name, value in tree.restore(variables, saved["variables"]).items():
         variables[name].data.copy_(value)
     for name in saved["counts"].keys() & COUNTS:
@@ -129,10 +129,11 @@ def _parts(model: BaseAlgorithm) -> tuple[dict[str, Optimizer], dict[str, Tensor
     return optimisers, {name: attrgetter(name)(model) for name in variables}
 
 
-def _load_adam(optimiser: Optimizer, saved: Mapping[str, Tensor]) -> None:
-    """Restore the state of an Adam optimiser; its hyperparameters come from the settings."""
+def _load_optimiser(optimiser: Optimizer, saved: Mapping[str, Tensor]) -> None:
+    """Restore the state of Adam, or of A2C's RMSprop; the hyperparameters come from the settings."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    like = {i: {"step": torch.zeros(()), "exp_avg": p, "exp_avg_sq": p} for i, p in enumerate(parameters)}
+    moments = ("exp_avg", "exp_avg_sq") if isinstance(optimiser, torch.optim.Adam) else ("square_avg",)
+    like = {i: {"step": torch.zeros(())} | dict.fromkeys(moments, p) for i, p in enumerate(parameters)}
     stepped = {path.partition(".")[0] for path in saved}  # a parameter without a gradient has no state
     state = tree.restore({i: state for i, state in like.items() if str(i) in stepped}, saved)
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

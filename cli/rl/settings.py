@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gymnasium import spaces
 from sb3_contrib import QRDQN, TQC, TRPO, CrossQ
-from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
@@ -23,10 +23,11 @@ from explore.core.errors import InputError, check_range
 from explore.runs.recorded import Values
 from explore.vime import IntrinsicReward, RewardSettings
 from explore.vime.bonuses import base as bonuses
+from explore.vime.sb3 import MaxInfoSAC
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
-    "trpo": TRPO, "ppo": PPO, "sac": SAC, "td3": TD3, "ddpg": DDPG, "tqc": TQC, "crossq": CrossQ, "dqn": DQN,
-    "qrdqn": QRDQN,
+    "trpo": TRPO, "ppo": PPO, "a2c": A2C, "sac": SAC, "maxinfo": MaxInfoSAC, "td3": TD3, "ddpg": DDPG, "tqc": TQC,
+    "crossq": CrossQ, "dqn": DQN, "qrdqn": QRDQN,
 }  # fmt: skip
 OFF_POLICY = {name for name, cls in ALGORITHMS.items() if issubclass(cls, OffPolicyAlgorithm)}
 # Options that become settings unchanged.
@@ -54,7 +55,7 @@ class Settings:
     command: Literal["rl"] = "rl"
     env: str
     env_kwargs: Mapping[str, Any]
-    algo: Literal["trpo", "ppo", "sac", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"]
+    algo: Literal["trpo", "ppo", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"]
     algo_settings: Values  # arguments of the algorithm, and of its policy
     posterior: str  # or the bonus, if that has no posterior; "none": no bonus
     vime: Mapping[str, Any] | None  # arguments of `IntrinsicReward`; None: no bonus

@@ -3,7 +3,7 @@
     python -m experiments.benchmarks.bonus
 
 5000 transitions of a 17-dimensional observation and a 6-dimensional action, a dynamics model with 32 hidden units, 10
-weight samples and otherwise the posterior's `vime` preset; 500 updates on batches of 10. For scale, "one by one" is
+weight samples and otherwise the posterior's `vime` preset; 50 updates on batches of 100. For scale, "one by one" is
 what VIME's own code does: for every transition an update from the state before, and the KL divergence between the two;
 timed on some of them. Processor time of one thread, as the machine may be shared, or with `--device cuda` seconds;
 medians. Writes results/bonus.csv and .md, or bonus_gpu.csv and .md.

@@ -25,7 +25,8 @@ TASKS: dict[str, tuple[list[str], int | None]] = {
     "chain-40": (["--env", "explore/Chain-v0", "--env-kwargs", "length:40"], 20),
     "mountain-car": (["--env", "explore/SparseMountainCar-v0"], None),
 }
-OWN = ["--algo-param", "value_init=zero", "--eta", "0.001", "--posterior", "noisy-kfac", "--bonus", "kl"]
+OWN = ["--algo-param", "value_init=zero", "--eta", "0.001", "--posterior", "noisy-kfac", "--bonus", "kl",
+       "-p", "vime.clip=10", "-p", "vime.updates=500", "-p", "vime.batch_size=10"]  # fmt: skip
 KEPT = ["iteration", "extrinsic_total", "ep_extrinsic_mean", "bonus_median", "dyn_rmse_before", "restarts", "seconds"]
 
 

@@ -116,7 +116,8 @@ class Job(NamedTuple):
             return ["--posterior", "none"]
         if self.posterior == RND:
             return ["--bonus", RND, "--eta", f"{self.eta:g}", "--normalise", "rms", "-p", "vime.clip=none"]
-        own = ["prior_variance=0.25", *POSTERIORS[self.posterior].split(), f"vime.clip={TASKS[self.task].clip}"]
+        paper = ["vime.updates=500", "vime.batch_size=10"]
+        own = ["prior_variance=0.25", *POSTERIORS[self.posterior].split(), f"vime.clip={TASKS[self.task].clip}", *paper]
         posterior = ["--posterior", self.posterior, "--bonus", "kl", "--eta", f"{self.eta:g}"]
         return [*posterior, "--normalise", "median", *(word for text in own for word in ("-p", text))]
 

@@ -15,6 +15,9 @@ The gains of one more example, with s_o = tau_o phi^T Cov_o phi and the residual
     KL(q' || q) = 1/2 sum_o [log(1 + s_o) - s_o / (1 + s_o) + tau_o e_o^2 s_o / (1 + s_o)^2]
 
 and, in expectation over its target, 1/2 sum_o log(1 + s_o).
+
+Random features depend on all inputs. `relevance` finds those that tell nothing about the targets (automatic relevance
+determination; MacKay: Bayesian Non-linear Modeling for the Prediction Competition, 1994).
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Layer, Network, Noise
 
-ROUNDS = 20  # between the weights and the noise
+ROUNDS, CLOSE = 20, 1e-7  # at most so many between weights and noise, until the noise changes by less than this
+STEPS, RATE = 20, 0.8  # of Adam for the relevance of inputs
 
 
 class LastLayerState(NamedTuple):
@@ -66,13 +70,14 @@ class Readout(NamedTuple):
         return self.net.outputs
 
     def output(self, layers: Sequence[Tensor], x: Tensor) -> Float[Tensor, "R S B O"]:
-        return self.taps(layers, x).inputs[:, :, :, 0] @ layers[0]
+        return self.taps(layers, x, 1).inputs[:, :, :, 0] @ layers[0]
 
-    def taps(self, layers: Sequence[Tensor], x: Tensor) -> Taps:
-        """Return the inputs of the last layer, and the slope of the outputs where all its weights are -1."""
+    def taps(self, layers: Sequence[Tensor], x: Tensor, outputs: int | None = None) -> Taps:
+        """Return the inputs of the last layer, and the slope of some outputs, or all, where all its weights are -1."""
         last, *others = layers
         before = len(self.net.shapes) - 1
-        out, pullback = self.net.forward((*others[:before], -torch.ones_like(last[:, :1]), *others[before:]), x, last=1)
+        end = -torch.ones_like(last[:, :1, :, :outputs])
+        out, pullback = self.net.forward((*others[:before], end, *others[before:]), x, last=1)
         return pullback(torch.ones_like(out))[0]
 
 
@@ -121,6 +126,9 @@ class LastLayer(GaussianPosterior):
 
     def update(self, state: LastLayerState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[Any, Info]:
         """Add the examples of a batch, once each."""
+        return settle(self._added(state, batch), state), {}
+
+    def _added(self, state: LastLayerState, batch: Batch) -> LastLayerState:
         phi, y = self.features(state, batch.x), batch.y.double()
         count = phi.shape[1] * parallel.world().processes
         age = torch.linspace(count - 1, 0, phi.shape[1], dtype=y.dtype, device=y.device)
@@ -135,7 +143,7 @@ class LastLayer(GaussianPosterior):
         )
         shared = state.common._replace(step=state.common.step + 1, taken=state.common.taken + 1)
         new = state._replace(common=shared, seen=seen, inputs=inputs, cross=cross, squares=squares)
-        return settle(self._solved(new), state), {}
+        return self._solved(new)
 
     def _solved(self, state: LastLayerState) -> LastLayerState:
         """Return the state with the weights and the noise that its statistics determine."""
@@ -154,16 +162,20 @@ class LastLayer(GaussianPosterior):
                 break
             squares = state.squares + (mean * (values * mean - 2 * cross) + values / precision).sum(1)
             half = 0.5 * count.expand_as(squares)
-            noise = Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
+            before, noise = tau, Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
+            if torch.allclose(noise.shape / noise.rate, before, rtol=CLOSE, atol=0):
+                break
         noise = Gamma(*(value.to(state.common.noise.rate) for value in noise))
         shared = state.common._replace(noise=noise)
         return state._replace(common=shared, basis=basis, precision=precision, mean=basis @ mean)
 
     def features(self, state: LastLayerState, x: Tensor) -> Float[Tensor, "R B F"]:
         """Return phi at x [R, B, ...], in double precision; if the last layer has a bias, the constant 1 is last."""
-        taps = Readout(self.net).taps(self.layers(state, (state.mean.to(x).unsqueeze(1), *state.weights)), x)
-        # At negative outputs no activation has the slope 1. Checked once, since a GPU has to wait for it.
-        if not int(state.common.step) and not x.is_meta and (taps.grads.shape[3] > 1 or (taps.grads != 1).any()):
+        first = not x.is_meta and not int(state.common.step)
+        layers = self.layers(state, (state.mean.to(x).unsqueeze(1), *state.weights))
+        taps = Readout(self.net).taps(layers, x, None if first else 1)
+        # At negative outputs no activation has the slope 1. Checked once, since it takes time.
+        if first and (taps.grads.shape[3] > 1 or (taps.grads != 1).any()):
             raise InputError("last-layer needs a network that ends with a dense layer; leave out what follows it")
         return taps.inputs[:, 0, :, 0].double()
 
@@ -172,6 +184,12 @@ class LastLayer(GaussianPosterior):
         eye = identity(state.mean.shape[2], like).expand(len(like), -1, -1)
         block = Diagonal(state.precision.to(like), state.basis.to(like), eye)
         return (state.mean.to(like),), Blocks((block,)), 1.0
+
+    def sample_coordinates(self, state: LastLayerState, n: int, rng: Rng) -> Weights:
+        # As the density of `gaussian`, without its rotation of the outputs, which is the identity.
+        mean, basis, scale = (t.to(rng.dtype).unsqueeze(1) for t in (state.mean, state.basis, state.precision.rsqrt()))
+        eps = rng.normal(len(mean), n, *mean.shape[2:])
+        return (mean + basis @ ((basis.mT @ eps) * scale),)
 
     def completed(self, state: LastLayerState, mean: Means) -> Means:
         return *(w.squeeze(1) for w in state.weights), *mean
@@ -195,6 +213,32 @@ class LastLayer(GaussianPosterior):
     def expected_gain(self, state: LastLayerState, x: Tensor) -> Float[Tensor, "R B"]:
         """Return the expectation of `information_gain` over the target of each x, in nats."""
         return 0.5 * self._leverage(state, self.features(state, x)).log1p().sum(2).to(x)
+
+    def relevance(self, state: LastLayerState, batch: Batch) -> Float[Tensor, "R I"]:
+        """Return factors from 0 to 1 on the inputs [R, B, I] that raise the evidence: about 0 for irrelevant inputs.
+
+        `state` is one before any data. Adam follows the ELBO's gradient with respect to the logarithms of the factors,
+        which have a standard normal prior. An input that is always 0 keeps the factor 1.
+        """
+        logs = batch.x.new_zeros(batch.x.shape[0], batch.x.shape[2]).requires_grad_()
+        optimizer = torch.optim.Adam([logs], lr=RATE)
+        count = torch.full_like(state.common.n_data, batch.x.shape[1])
+        new = state._replace(common=state.common._replace(n_data=count))
+        for _ in range(STEPS):
+            x = batch.x * logs.exp().unsqueeze(1)
+            new = self._added(state._replace(common=new.common), batch._replace(x=x.detach()))
+            scale = self.expected_noise(new).double().sqrt()
+            spread = new.basis * (scale.square() / new.precision).sum(2, keepdim=True).sqrt().mT
+            readout = torch.cat([new.mean * scale, spread], 2).to(x).unsqueeze(1)
+            targets = (batch.y * scale).to(x)
+            out = self.net.output(self.layers(new, (*new.weights, readout)), x).squeeze(1)
+            fit, deviations = out.tensor_split([targets.shape[2]], 2)
+            loss = (targets - fit).square().sum() + deviations.square().sum() + logs.square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            logs.detach().clamp_max_(0)
+        return logs.detach().exp()
 
     def _leverage(self, state: LastLayerState, phi: Tensor) -> Float[Tensor, "R B O"]:
         """Return s: variances of the outputs over those of their noise."""

@@ -81,7 +81,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "factor_interval": 200,
     },
-    # The dynamics model of VIME, trained online on batches of 10, with its prior. Chosen by the likelihood of new
+    # The dynamics model of VIME, trained online, with its prior. Chosen on batches of 10 by the likelihood of new
     # transitions in two tasks. With fixed damping, the model diverged on one-hot observations with rare categories.
     "vime": AS_PAPER | {
         "prior_variance": 0.25, "samples": 5, "beta": 0.05, "adaptive_damping": True, "statistics_interval": 5,

@@ -25,11 +25,12 @@ from explore.vime.bonuses.base import Bonus, BonusSettings
 from explore.vime.replay import Replay
 
 RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
+RELEVANT = 512  # transitions from which the relevance of inputs is learned
 
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsSettings(BonusSettings):
-    """Settings of the dynamics model; `updates` to `minimum` as in Houthooft et al. (2016)."""
+    """Settings of the dynamics model. Houthooft et al. (2016) have 500 updates on batches of 10."""
 
     # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
     # to an observation. Not "map", which has no uncertainty, and not "hmc", which needs all data at once.
@@ -41,8 +42,10 @@ class DynamicsSettings(BonusSettings):
     # N; if fixed, the bonus does not fade. "replay": the number stored. None: "replay" for `last-layer`, else 50.
     n_eff: float | Literal["replay"] | None = None
     target: Literal["next", "difference"] = "next"  # the next observation, or its difference from the current one
-    updates: int = 500  # training steps after each batch of experience
-    batch_size: int = 10  # transitions per step
+    # Whether inputs that tell nothing about the next observation, such as noise, count less; None: for `last-layer`.
+    relevance: bool | None = None
+    updates: int = 50  # training steps after each batch of experience
+    batch_size: int = 100  # transitions per step
     samples: int = 30  # weight samples for "expected-gain" and "variance", and for the quality of the model
 
     ranges: ClassVar[dict[str, str]] = {"updates": "[1, 1e7]", "batch_size": "[1, 1e7]", "samples": "[2, 1e4]"}
@@ -56,13 +59,18 @@ class DynamicsSettings(BonusSettings):
 
     def resolved(self) -> "DynamicsSettings":
         """Return the settings with the values that None stands for."""
-        named, kind = isinstance(self.posterior, str), cast(Any, self.posterior)
-        recursive = getattr(registry.find("posteriors", kind) if named else kind, "recursive", False)
+        named = isinstance(self.posterior, str)
+        kind = registry.find("posteriors", self.posterior) if isinstance(self.posterior, str) else self.posterior
+        recursive, learns_relevance = getattr(kind, "recursive", False), hasattr(kind, "relevance")
         for name in ("updates", "batch_size") if recursive else ():
             if getattr(self, name) != getattr(DynamicsSettings, name):
                 raise InputError(f"{name} has no effect: this posterior learns each transition once; leave {name} out")
+        if self.relevance and not learns_relevance:
+            raise InputError("relevance is only for posteriors that learn it, such as last-layer; leave relevance out")
         hidden = (self.hidden or ((FEATURES,) if recursive else (32,))) if named else self.hidden
-        return replace(self, hidden=hidden, n_eff=self.n_eff or ("replay" if recursive else 50.0))
+        relevance = learns_relevance if self.relevance is None else self.relevance
+        n_eff = self.n_eff or ("replay" if recursive else 50.0)
+        return replace(self, hidden=hidden, n_eff=n_eff, relevance=relevance)
 
     def build(self, inputs: int, outputs: int) -> Predictive:
         """Return the posterior over the weights of a network with these numbers of inputs and outputs."""
@@ -151,8 +159,12 @@ class Dynamics(Bonus):
     def _train_recursively(self, replay: Replay, rng: Rng) -> None:
         anew, transitions = replay.unlearned(self.state.learned, self.state.scaled)
         if anew:
-            fresh = self._start(len(replay), rng)
-            self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=torch.tensor(replay.total))
+            fresh, scaled = self._start(len(replay), rng), torch.tensor(replay.total)
+            self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=scaled)
+            if self.settings.relevance:
+                some = self.batch(*replay.sample(rng, RELEVANT))
+                scale = self.state.input_scale / cast(Any, self.posterior).relevance(fresh, some).unsqueeze(1)
+                self.state = self.state._replace(input_scale=scale)
         state = self._counted(self.state.posterior, replay)
         for part in zip(*(t.split(RECURSION) for t in transitions), strict=True):
             state, _ = self.posterior.update(state, self.batch(*part), rng)

@@ -55,9 +55,9 @@ class Replay:
         due = self.total >= 2 * int(scaled)
         return due, self.last(len(self) if due else self.total - int(learned))
 
-    def sample(self, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
-        """Return the transitions to compute scales from: all or, of many, some drawn with replacement."""
-        n = max(SCALED // self._inputs.shape[1], 1024)
+    def sample(self, rng: Rng, n: int | None = None) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
+        """Return n transitions drawn with replacement, or all if there are fewer. Default: enough to compute scales."""
+        n = n or max(SCALED // self._inputs.shape[1], 1024)
         if len(self) <= n:
             return self.inputs, self.next
         rows = (rng.uniform(1, n)[0] * len(self)).long()

@@ -3,7 +3,7 @@
 Houthooft, Chen, Duan, Schulman, De Turck, Abbeel: VIME, Variational Information Maximizing Exploration (2016). After
 every batch of experience, these steps follow (q is the posterior over the weights of the dynamics model):
 
-    r'_t = r_t + eta * min(KL(q' || q) / d, 10)   q: before the batch; q': after a small step on transition t alone
+    r'_t = r_t + eta * min(KL(q' || q) / d, 100)   q: before the batch; q': after a small step on transition t alone
     d    = this batch's median KL
     the batch joins the replay, and q is trained on it
 
@@ -50,7 +50,7 @@ class RewardSettings(Checked):
     # learns; "latest": that of the latest batch, so that the median bonus is always eta; "median": the mean of the last
     # 10 batch medians, as in the paper; "rms": the root mean square of the last 10 batches.
     normalise: Literal["first", "latest", "median", "rms", "none"] = "latest"
-    clip: float | None = 10.0  # clips a bonus at this multiple of the divisor; None: no clipping, as in the paper
+    clip: float | None = 100.0  # clips a bonus at this multiple of the divisor; None: no clipping, as in the paper
     interval: int = 5000  # transitions per batch, if experience arrives step by step
 
     ranges: ClassVar[dict[str, str]] = {
@@ -139,6 +139,7 @@ class IntrinsicReward:
         self.metrics: dict[str, float] = {}  # of the last finished batch, by TensorBoard tag
         self.batches = self.dropped = self.restarts = 0  # finished batches, dropped transitions, restarts of the model
         self.paid = False  # whether any bonus was not 0, before its weight eta
+        self.temperature = 1.0  # a further factor on the weight, see `MaxInfoSAC`
         self._trained = False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # one per batch; the divisor is computed from them
         self._open: list[Array] = []  # raw bonuses of the steps in the unfinished batch ...
@@ -147,7 +148,7 @@ class IntrinsicReward:
     @property
     def eta(self) -> float:
         """The current weight of the bonus, after decay."""
-        return self.settings.eta * self.settings.eta_decay**self.batches
+        return self.settings.eta * self.settings.eta_decay**self.batches * self.temperature
 
     @property
     def divisor(self) -> float | None:
@@ -167,12 +168,15 @@ class IntrinsicReward:
         return _spread(self._raw(*tensors, None, 0), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return eta * min(raw / divisor, `clip`), but at most 1e12; return 0 while the divisor is None or 0."""
+        """Return eta * `multiples`, but at most 1e12."""
+        self.paid |= bool(self.divisor) and bool(raw.any())
+        return np.minimum(self.eta * self.multiples(raw), MOST)
+
+    def multiples(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return min(raw / divisor, `clip`); return 0 while the divisor is None or 0."""
         if not self.divisor:
             return np.zeros_like(raw)
-        self.paid |= bool(raw.any())
-        cut = raw if self.settings.clip is None else np.minimum(raw, self.settings.clip * self.divisor)
-        return np.minimum(cut * (self.eta / self.divisor), MOST)
+        return np.minimum(raw / self.divisor, LARGEST if self.settings.clip is None else self.settings.clip)
 
     def batch(self, transitions: Transitions) -> Reward:
         """Return the bonus of a whole batch, then train. The divisor includes this batch, as in the paper."""

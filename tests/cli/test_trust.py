@@ -324,7 +324,7 @@ TAMPERED = [
     ("rl", {"env": 5}, {}),
     ("rl", {"env_kwargs": 5}, {}),
     ("rl", {"n_envs": "many"}, {}),
-    ("rl", {"algo": "a2c"}, {}),
+    ("rl", {"algo": "reinforce"}, {}),
     ("rl", {"algo_settings": {"n_steps": 8, "tensorboard_log": "elsewhere"}}, {}),
     ("rl", {"algo_settings": {"n_steps": 8, "batch_size": 80, "net_arch": "x"}}, {}),
     ("rl", {"vec_normalize": True, "env": "FrozenLake-v1"}, {}),

@@ -78,6 +78,26 @@ def test_the_bonus_ranks_by_visits_and_is_largest_where_nothing_was_seen(bonus, 
         assert first.any() and raw[first].mean() > highest
 
 
+@pytest.mark.parametrize("bonus", ["kl", "expected-gain", "variance"])
+def test_noise_in_an_observation_is_worth_little_beside_what_was_never_seen(bonus):
+    world, rng = World(0), np.random.default_rng(0)
+    steps, unseen = world.transitions(*world.walk(rng)), world.transitions(*np.array(world.pairs[2 * 16 :]).T)
+    shows = rng.random(COPIES * STEPS) < 0.3
+    noise = shows[:, None] * rng.standard_normal((COPIES * STEPS, 4))
+    box = spaces.Box(-np.inf, np.inf, (LENGTH + 4,), np.float32)
+    reward = IntrinsicReward(box, spaces.Discrete(2), bonus=bonus)
+
+    def wide(part, extra):
+        before, after = (np.concatenate([values, extra[i]], 1) for i, values in enumerate((part[0], part[2])))
+        return Transitions(before.astype(np.float32), part.actions, after.astype(np.float32))
+
+    steps = wide(steps, (noise, np.roll(noise, -COPIES, 0)))
+    for begin in range(0, COPIES * STEPS, 2048):
+        raw = reward.batch(steps.part(slice(begin, begin + 2048))).raw
+    blank = np.zeros((len(unseen.actions), 4))
+    assert 50 * np.median(raw[shows[-2048:]]) < reward.score(wide(unseen, (blank, blank))).min()
+
+
 @pytest.mark.parametrize("flag", [0, 1], ids=["chain", "flag"])
 @pytest.mark.parametrize("bonus", ["e3b", "novelty"])
 def test_episodic_bonuses_rank_by_visits_in_the_episode(bonus, flag):

@@ -181,7 +181,7 @@ def test_bonuses_are_those_of_the_stored_transitions(kind):
     stored, bonus = model.replay_buffer, model.replay_buffer.bonus
     stored.rewards[:] = 2.0
     every = np.divmod(np.arange(80), 2)
-    paid = bonus.scaled(bonus.score(stored._stored(every))).reshape(40, 2)
+    paid = bonus.scaled(bonus.score(stored.stored(every))).reshape(40, 2)
     if "Her" in kind:
         virtual = stored._get_virtual_samples(*every).rewards.numpy().reshape(40, 2)
         real = stored._get_real_samples(*every).rewards.numpy().reshape(40, 2)

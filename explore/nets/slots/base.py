@@ -172,7 +172,7 @@ class LinearSlot(WeightSlot, nn.Linear):
         else:
             h = self._affine(a.reshape(r, -1, a.shape[-1]), w.transpose(1, 2).flatten(2))  # [R, (B ...), (S O)]
             h = h.unflatten(2, (s, -1)).transpose(1, 2)
-        return h.reshape(r * s * b, *a.shape[1:-1], self.outputs)
+        return h.reshape(r * s * b, *a.shape[1:-1], w.shape[-1])
 
     def _affine(self, a: Tensor, w: Tensor) -> Tensor:
         return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)
@@ -183,7 +183,7 @@ class LinearSlot(WeightSlot, nn.Linear):
 
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
         """Unfold gradients: [(R S B), ..., O] -> [R, S, B, T, O]."""
-        return g.reshape(*lead, -1, self.outputs)
+        return g.reshape(*lead, -1, g.shape[-1])
 
     def fold(self, h: Tensor, a: Tensor) -> Tensor:
         """Fold pre-activations: [R, S, B, T, O] -> [(R S B), ..., O]."""

@@ -12,6 +12,7 @@
 from explore.vime.sb3.callbacks import Episodes as Episodes
 from explore.vime.sb3.callbacks import VIMECallback as VIMECallback
 from explore.vime.sb3.callbacks import VIMELog as VIMELog
+from explore.vime.sb3.maxinfo import MaxInfoSAC as MaxInfoSAC
 from explore.vime.sb3.replay_buffer import VIMEDictReplayBuffer as VIMEDictReplayBuffer
 from explore.vime.sb3.replay_buffer import VIMEHerReplayBuffer as VIMEHerReplayBuffer
 from explore.vime.sb3.replay_buffer import VIMENStepReplayBuffer as VIMENStepReplayBuffer

@@ -101,10 +101,10 @@ class VIMEReplayBuffer(ReplayBuffer):
     ) -> Array:
         check_rewards(env)  # they must not be scaled by a running deviation
         where = self.rewards.where  # type: ignore[attr-defined]
-        bonus = self.bonus.scaled(self.bonus.score(self._stored(where))).reshape(reward.shape)
+        bonus = self.bonus.scaled(self.bonus.score(self.stored(where))).reshape(reward.shape)
         return super()._normalize_reward(reward, env) + bonus.astype(np.float32)
 
-    def _stored(self, where: Any) -> Transitions:
+    def stored(self, where: Any) -> Transitions:
         """Return the raw transitions at buffer index `where`; the dynamics model standardises them itself."""
 
         def rows(stored: Any) -> Any:

@@ -43,7 +43,7 @@ def main() -> None:
 def list_plug_ins(kind: str, as_json: bool) -> None:
     """List posteriors, likelihoods, acquisitions, bonuses, datasets, images or environments, one line about each."""
     if kind == "envs":
-        from explore.envs import ENVS as listed
+        from explore.envs import EVERY as listed
     else:
         listed = registry.names(KINDS[kind])
     if as_json:

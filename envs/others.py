@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled
+from gymnasium.wrappers import TransformObservation
 from PIL import Image
 
 from explore.core.errors import InputError
@@ -43,14 +44,6 @@ class Sparse(gym.Wrapper[Any, Any, Any, Any]):
         return observation, float(self._reached(terminated, info)), terminated, truncated, info
 
 
-class Seen(gym.ObservationWrapper[Any, Any, Any]):
-    """An environment whose observations are those of `look`, in the space `space`."""
-
-    def __init__(self, env: gym.Env[Any, Any], space: spaces.Space[Any], look: Callable[[Any], Array]):
-        super().__init__(env)
-        self.observation_space, self.observation = space, look  # type: ignore[method-assign]
-
-
 def acrobot(**settings: Any) -> gym.Env[Any, Any]:
     """Make Acrobot-v1 with a reward at its goal only, instead of -1 a step."""
     return Sparse(gym.make("Acrobot-v1", **settings), lambda terminated, _: terminated)
@@ -77,7 +70,7 @@ def grid(task: str = "DoorKey-6x6", **settings: Any) -> gym.Env[Any, Any]:
     def look(seen: Any) -> Array:
         return np.concatenate([seen["image"].ravel() / CODES, np.eye(4)[seen["direction"]]]).astype(np.float32)
 
-    return Seen(env, spaces.Box(0, 1, (cells + 4,), np.float32), look)
+    return TransformObservation(env, look, spaces.Box(0, 1, (cells + 4,), np.float32))
 
 
 def pixels(task: str = "explore/Chain-v0", render_mode: str | None = None, **settings: Any) -> gym.Env[Any, Any]:
@@ -88,7 +81,7 @@ def pixels(task: str = "explore/Chain-v0", render_mode: str | None = None, **set
         picture = Image.fromarray(np.asarray(env.render())).convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
         return np.asarray(picture)[..., None]
 
-    return Seen(env, spaces.Box(0, 255, (SIDE, SIDE, 1), np.uint8), look)
+    return TransformObservation(env, look, spaces.Box(0, 255, (SIDE, SIDE, 1), np.uint8))
 
 
 def pooled(pictures: Any) -> Array:

@@ -43,7 +43,7 @@ def test_half_cheetah_pays_beyond_five_metres():
 
 def test_the_view_of_a_grid_is_a_vector_of_its_codes():
     env, _ = played("MiniGrid", task="DoorKey-5x5")
-    seen, raw = env.get_wrapper_attr("observation")(env.unwrapped.gen_obs()), env.unwrapped.gen_obs()
+    seen, raw = env.get_wrapper_attr("func")(env.unwrapped.gen_obs()), env.unwrapped.gen_obs()
     np.testing.assert_allclose(seen[:147] * others.CODES, raw["image"].ravel(), rtol=1e-6)
     assert seen[147:].tolist() == np.eye(4)[raw["direction"]].tolist()
     assert len(gym.make("explore/MiniGrid-v0").observation_space.sample()) == 151
@@ -52,7 +52,7 @@ def test_the_view_of_a_grid_is_a_vector_of_its_codes():
 def test_pixels_are_those_of_the_picture():
     env, rewards = played("Pixels", 4, task="explore/Chain-v0", length=4)
     assert rewards != [0.0] * 4  # those of the chain
-    large = np.repeat(np.repeat(env.get_wrapper_attr("observation")(None), 10, 0), 10, 1)[..., 0]
+    large = np.repeat(np.repeat(env.get_wrapper_attr("func")(None), 10, 0), 10, 1)[..., 0]
     grey = np.asarray(Image.fromarray(env.render()).convert("L").resize((420, 420)))
     assert np.abs(large.astype(float) - grey).mean() < 12
     pictures = np.zeros((2, 1, 42, 42), np.uint8)

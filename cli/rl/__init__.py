@@ -5,7 +5,7 @@ import click
 from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 
-ALGORITHMS = ("trpo", "ppo", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn")
+ALGORITHMS = ("trpo", "ppo", "ppo_lstm", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn")
 # Options that may be combined with --watch.
 WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 

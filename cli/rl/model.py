@@ -49,6 +49,8 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
     kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
     if isinstance(env.observation_space, spaces.Dict):
         kind = "MultiInputPolicy"
+    if settings.algo == "ppo_lstm":
+        kind = kind.replace("Policy", "LstmPolicy")
     try:
         model = ALGORITHMS[settings.algo](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **keywords)
     except InputError:

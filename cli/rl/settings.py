@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from gymnasium import spaces
-from sb3_contrib import QRDQN, TQC, TRPO, CrossQ
+from sb3_contrib import QRDQN, TQC, TRPO, CrossQ, RecurrentPPO
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -26,8 +26,8 @@ from explore.vime.bonuses import base as bonuses
 from explore.vime.sb3 import MaxInfoSAC
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
-    "trpo": TRPO, "ppo": PPO, "a2c": A2C, "sac": SAC, "maxinfo": MaxInfoSAC, "td3": TD3, "ddpg": DDPG, "tqc": TQC,
-    "crossq": CrossQ, "dqn": DQN, "qrdqn": QRDQN,
+    "trpo": TRPO, "ppo": PPO, "ppo_lstm": RecurrentPPO, "a2c": A2C, "sac": SAC, "maxinfo": MaxInfoSAC, "td3": TD3,
+    "ddpg": DDPG, "tqc": TQC, "crossq": CrossQ, "dqn": DQN, "qrdqn": QRDQN,
 }  # fmt: skip
 OFF_POLICY = {name for name, cls in ALGORITHMS.items() if issubclass(cls, OffPolicyAlgorithm)}
 # Options that become settings unchanged.
@@ -55,7 +55,7 @@ class Settings:
     command: Literal["rl"] = "rl"
     env: str
     env_kwargs: Mapping[str, Any]
-    algo: Literal["trpo", "ppo", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"]
+    algo: Literal["trpo", "ppo", "ppo_lstm", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"]
     algo_settings: Values  # arguments of the algorithm, and of its policy
     posterior: str  # or the bonus, if that has no posterior; "none": no bonus
     vime: Mapping[str, Any] | None  # arguments of `IntrinsicReward`; None: no bonus

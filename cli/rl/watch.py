@@ -73,10 +73,11 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
     """Run an episode with the deterministic policy. Return the frames and the return of the episode."""
     scale = model.get_vec_normalize_env()
     observation, _ = env.reset(seed=seed)
-    frames, total, ended = [_picture(env)], 0.0, False
+    frames, total, ended, memory = [_picture(env)], 0.0, False, None
     while not ended and len(frames) <= STEPS:
         check_finite(observation, "an observation", env.spec.id)
-        action, _ = model.predict(scale.normalize_obs(observation) if scale else observation, deterministic=True)
+        seen = scale.normalize_obs(observation) if scale else observation
+        action, memory = model.predict(seen, memory, deterministic=True)
         # Some environments use the action as an index, which must not be an array.
         taken = int(action) if isinstance(env.action_space, Discrete) else action
         observation, reward, terminated, truncated, _ = env.step(taken)

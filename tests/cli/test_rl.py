@@ -848,7 +848,7 @@ def test_report_of_rewards_that_came_late():
         (["--env-kwargs", "size:3"], "unknown setting 'size'; allowed: length"),
         (["--env-kwargs", "length=3"], "--env-kwargs must be KEY:VALUE; got 'length=3'"),
         (["--env", "CartPole-v1", "--env-kwargs", "size:3"], "cannot make CartPole-v1: "),
-        (["--algo", "reinforce"], "'trpo', 'ppo', 'a2c', 'sac'"),
+        (["--algo", "reinforce"], "'trpo', 'ppo', 'ppo_lstm', 'a2c'"),
         (["--algo", "sac"], "sac refuses explore/Chain-v0 or these settings: The algorithm only supports"),
         (["--algo-param", "speed=3"], "unknown setting 'speed'; allowed: activation, batch_size, cg_damping,"),
         (["--algo-param", "gamma=high"], "gamma='high' is not valid; allowed: a number"),

@@ -32,6 +32,7 @@ CONFIGURATIONS: dict[str, list[Any]] = {
     "ppo": ["--env", "CartPole-v1", "--algo", "ppo", *ON, *BONUS],
     "ppo-normalised": ["--env", "CartPole-v1", "--algo", "ppo", *ON, *BONUS, "--vec-normalize"],
     "ppo-dict": ["--env", "tests/Parts-v0", "--algo", "ppo", *ON, *BONUS, "--vec-normalize"],
+    "ppo_lstm": ["--env", "CartPole-v1", "--algo", "ppo_lstm", *ON, *BONUS],
     "a2c": ["--env", "CartPole-v1", "--algo", "a2c", *ON[:4], *BONUS],
     "maxinfo": ["--env", "Pendulum-v1", "--algo", "maxinfo", *SAC[2:], *BONUS, "--bonus", "variance", "-p",
                 "vime.interval=32"],

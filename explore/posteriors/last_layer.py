@@ -43,7 +43,8 @@ from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Layer, Network, Noise
 
 ROUNDS, CLOSE = 20, 1e-7  # at most so many between weights and noise, until the noise changes by less than this
-STEPS, RATE = 20, 0.8  # of Adam for the relevance of inputs
+STEPS, RATE, SPARSITY = 20, 0.8, 10.0  # for the relevance of inputs: Adam's steps and rate, and the prior's rate
+RELEVANT = 0.1  # inputs with at least this factor count in full
 
 
 class LastLayerState(NamedTuple):
@@ -214,31 +215,33 @@ class LastLayer(GaussianPosterior):
         """Return the expectation of `information_gain` over the target of each x, in nats."""
         return 0.5 * self._leverage(state, self.features(state, x)).log1p().sum(2).to(x)
 
-    def relevance(self, state: LastLayerState, batch: Batch) -> Float[Tensor, "R I"]:
-        """Return factors from 0 to 1 on the inputs [R, B, I] that raise the evidence: about 0 for irrelevant inputs.
+    def relevance(self, state: LastLayerState, batch: Batch, inputs: int) -> Float[Tensor, "R I"]:
+        """Return factors on the inputs [R, B, I]: near 0 for irrelevant ones among the first `inputs`, 1 for others.
 
         `state` is one before any data. Adam follows the ELBO's gradient with respect to the logarithms of the factors,
-        which have a standard normal prior. An input that is always 0 keeps the factor 1.
+        which are at most 0 and have an exponential prior, and of a scale common to all inputs, which is not returned.
         """
         logs = batch.x.new_zeros(batch.x.shape[0], batch.x.shape[2]).requires_grad_()
-        optimizer = torch.optim.Adam([logs], lr=RATE)
+        scale = logs.new_zeros(len(logs), 1).requires_grad_()
+        optimizer = torch.optim.Adam([logs, scale], lr=RATE)
         count = torch.full_like(state.common.n_data, batch.x.shape[1])
         new = state._replace(common=state.common._replace(n_data=count))
         for _ in range(STEPS):
-            x = batch.x * logs.exp().unsqueeze(1)
+            x = batch.x * (logs + scale).exp().unsqueeze(1)
             new = self._added(state._replace(common=new.common), batch._replace(x=x.detach()))
-            scale = self.expected_noise(new).double().sqrt()
-            spread = new.basis * (scale.square() / new.precision).sum(2, keepdim=True).sqrt().mT
-            readout = torch.cat([new.mean * scale, spread], 2).to(x).unsqueeze(1)
-            targets = (batch.y * scale).to(x)
+            root = self.expected_noise(new).double().sqrt()
+            spread = new.basis * (root.square() / new.precision).sum(2, keepdim=True).sqrt().mT
+            readout = torch.cat([new.mean * root, spread], 2).to(x).unsqueeze(1)
+            targets = (batch.y * root).to(x)
             out = self.net.output(self.layers(new, (*new.weights, readout)), x).squeeze(1)
             fit, deviations = out.tensor_split([targets.shape[2]], 2)
-            loss = (targets - fit).square().sum() + deviations.square().sum() + logs.square().sum()
+            loss = 0.5 * (targets - fit).square().sum() + 0.5 * deviations.square().sum() - SPARSITY * logs.sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            logs.detach().clamp_max_(0)
-        return logs.detach().exp()
+            logs.detach().clamp_max_(0)[:, inputs:] = 0
+        factors = logs.detach().exp()
+        return torch.where(factors < RELEVANT, factors, 1.0)
 
     def _leverage(self, state: LastLayerState, phi: Tensor) -> Float[Tensor, "R B O"]:
         """Return s: variances of the outputs over those of their noise."""

@@ -25,7 +25,7 @@ from explore.vime.bonuses.base import Bonus, BonusSettings
 from explore.vime.replay import Replay
 
 RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
-RELEVANT = 512  # transitions from which the relevance of inputs is learned
+SAMPLED = 512  # transitions from which the relevance of observations is learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +162,10 @@ class Dynamics(Bonus):
             fresh, scaled = self._start(len(replay), rng), torch.tensor(replay.total)
             self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=scaled)
             if self.settings.relevance:
-                some = self.batch(*replay.sample(rng, RELEVANT))
-                scale = self.state.input_scale / cast(Any, self.posterior).relevance(fresh, some).unsqueeze(1)
+                some = self.batch(*replay.sample(rng, SAMPLED))
+                scale = self.state.input_scale / cast(Any, self.posterior).relevance(
+                    fresh, some, some.y.shape[2]
+                ).unsqueeze(1)
                 self.state = self.state._replace(input_scale=scale)
         state = self._counted(self.state.posterior, replay)
         for part in zip(*(t.split(RECURSION) for t in transitions), strict=True):

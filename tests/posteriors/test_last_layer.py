@@ -102,24 +102,24 @@ def test_what_is_no_longer_seen_returns_to_the_prior():
 
 
 def log_evidence(posterior, x, y):
-    """The log evidence [R] of targets with noise 0.3, by dense covariances, for any hidden layer of the state."""
+    """The log evidence [R] of targets with noise 0.1, by dense covariances."""
     phi = posterior.features(posterior.init(N, R, Rng(0, dtype=torch.float64)), x)
-    covariance = 0.8 * phi @ phi.mT + 0.09 * torch.eye(N)
-    normal = torch.distributions.MultivariateNormal(torch.zeros(N).double(), covariance[:, None])
+    covariance = 0.8 * phi @ phi.mT + 0.01 * torch.eye(x.shape[1])
+    normal = torch.distributions.MultivariateNormal(torch.zeros(x.shape[1]).double(), covariance[:, None])
     return normal.log_prob(y.mT).sum(1)
 
 
 def test_inputs_that_tell_nothing_are_found_by_the_evidence():
-    silent = torch.zeros(R, N, 1).double()
-    x = torch.cat([X, RNG.normal(R, N, 2), silent], 2)
-    net = Net(mlp(5, [40], OUTPUTS))
-    posterior = registry.posterior("last-layer", net, Gaussian(noise_std=0.3), prior_variance=0.8)
-    y = (X @ SLOPES.double()).sin() + 0.3 * RNG.normal(R, N, OUTPUTS)
-    state = posterior.init(N, R, Rng(0, dtype=torch.float64))
-    factors = posterior.relevance(state, Batch(x, y))
-    assert (factors[:, :2].amin(1) > 2 * factors[:, 2:4].amax(1)).all() and (factors[:, 4] == 1).all()
-    assert (log_evidence(posterior, x * factors.unsqueeze(1), y) > log_evidence(posterior, x, y) + 5).all()
-    alone = posterior.relevance(posterior.init(9, R, Rng(0, dtype=torch.float64)), Batch(x, y))
+    rng = Rng(2, dtype=torch.float64)
+    x = torch.cat([rng.normal(R, 300, 6), torch.zeros(R, 300, 1).double()], 2)
+    posterior = registry.posterior("last-layer", Net(mlp(7, [40], 3)), Gaussian(noise_std=0.1), prior_variance=0.8)
+    y = (x[:, :, :2] @ SLOPES.double()).sin() + 0.1 * rng.normal(R, 300, 3)
+    state = posterior.init(300, R, Rng(0, dtype=torch.float64))
+    factors = posterior.relevance(state, Batch(x, y), 5)
+    assert (factors[:, 2:5] < 0.1).all() and (factors[:, [0, 1, 6]] == 1).all()
+    assert (factors[:, 5] == 1).all()  # as irrelevant, but not among the first five
+    assert (log_evidence(posterior, x * factors.unsqueeze(1), y) > log_evidence(posterior, x, y) + 20).all()
+    alone = posterior.relevance(posterior.init(9, R, Rng(0, dtype=torch.float64)), Batch(x, y), 5)
     torch.testing.assert_close(alone, factors)  # whatever number of examples the state stands for
 
 

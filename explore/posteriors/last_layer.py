@@ -43,8 +43,9 @@ from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Layer, Network, Noise
 
 ROUNDS, CLOSE = 20, 1e-7  # at most so many between weights and noise, until the noise changes by less than this
-STEPS, RATE, SPARSITY = 20, 0.8, 10.0  # for the relevance of inputs: Adam's steps and rate, and the prior's rate
-RELEVANT = 0.1  # inputs with at least this factor count in full
+# For the relevance of inputs: Adam's steps, the step after which it may stop, its rate, and that of the prior.
+STEPS, LOOK, RATE, SPARSITY = 20, 5, 0.8, 10.0
+RELEVANT = 0.1  # inputs with at least this share of the largest factor count in full
 
 
 class LastLayerState(NamedTuple):
@@ -219,14 +220,15 @@ class LastLayer(GaussianPosterior):
         """Return factors on the inputs [R, B, I]: near 0 for irrelevant ones among the first `inputs`, 1 for others.
 
         `state` is one before any data. Adam follows the ELBO's gradient with respect to the logarithms of the factors,
-        which are at most 0 and have an exponential prior, and of a scale common to all inputs, which is not returned.
+        which are at most 0 and have an exponential prior, and of a scale common to all inputs. Only ratios matter:
+        functions may be smooth in all inputs.
         """
         logs = batch.x.new_zeros(batch.x.shape[0], batch.x.shape[2]).requires_grad_()
         scale = logs.new_zeros(len(logs), 1).requires_grad_()
         optimizer = torch.optim.Adam([logs, scale], lr=RATE)
         count = torch.full_like(state.common.n_data, batch.x.shape[1])
         new = state._replace(common=state.common._replace(n_data=count))
-        for _ in range(STEPS):
+        for step in range(STEPS):
             x = batch.x * (logs + scale).exp().unsqueeze(1)
             new = self._added(state._replace(common=new.common), batch._replace(x=x.detach()))
             root = self.expected_noise(new).double().sqrt()
@@ -240,8 +242,13 @@ class LastLayer(GaussianPosterior):
             loss.backward()
             optimizer.step()
             logs.detach().clamp_max_(0)[:, inputs:] = 0
-        factors = logs.detach().exp()
-        return torch.where(factors < RELEVANT, factors, 1.0)
+            if step == LOOK and logs.min() > -LOOK * RATE / 2:  # an irrelevant one would have moved about twice as far
+                break
+        varying = (batch.x != batch.x[:, :1]).any(1)
+        varying[:, inputs:] = False
+        most = logs.detach().masked_fill(~varying, -torch.inf).amax(1, keepdim=True)
+        factors = (logs.detach() - most).exp()
+        return torch.where(varying & (factors < RELEVANT), factors, 1.0)
 
     def _leverage(self, state: LastLayerState, phi: Tensor) -> Float[Tensor, "R B O"]:
         """Return s: variances of the outputs over those of their noise."""

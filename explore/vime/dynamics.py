@@ -25,7 +25,7 @@ from explore.vime.bonuses.base import Bonus, BonusSettings
 from explore.vime.replay import Replay
 
 RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
-SAMPLED = 512  # transitions from which the relevance of observations is learned
+SAMPLED, FINDERS = 512, 128  # transitions and features by which the relevance of observations is found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class DynamicsSettings(BonusSettings):
         kind = registry.find("posteriors", self.posterior) if isinstance(self.posterior, str) else self.posterior
         recursive, learns_relevance = getattr(kind, "recursive", False), hasattr(kind, "relevance")
         for name in ("updates", "batch_size") if recursive else ():
-            if getattr(self, name) != getattr(DynamicsSettings, name):
+            if getattr(self, name) != getattr(type(self), name):
                 raise InputError(f"{name} has no effect: this posterior learns each transition once; leave {name} out")
         if self.relevance and not learns_relevance:
             raise InputError("relevance is only for posteriors that learn it, such as last-layer; leave relevance out")
@@ -162,15 +162,20 @@ class Dynamics(Bonus):
             fresh, scaled = self._start(len(replay), rng), torch.tensor(replay.total)
             self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=scaled)
             if self.settings.relevance:
-                some = self.batch(*replay.sample(rng, SAMPLED))
-                scale = self.state.input_scale / cast(Any, self.posterior).relevance(
-                    fresh, some, some.y.shape[2]
-                ).unsqueeze(1)
-                self.state = self.state._replace(input_scale=scale)
+                factors = self._relevance(self.batch(*replay.sample(rng, SAMPLED)), rng)
+                self.state = self.state._replace(input_scale=self.state.input_scale / factors.unsqueeze(1))
         state = self._counted(self.state.posterior, replay)
         for part in zip(*(t.split(RECURSION) for t in transitions), strict=True):
             state, _ = self.posterior.update(state, self.batch(*part), rng)
         self.state = self.state._replace(posterior=state, learned=torch.tensor(replay.total))
+
+    def _relevance(self, batch: Batch, rng: Rng) -> Float[Tensor, "1 I"]:
+        """Return the factors of inputs by relevance, found with few features for speed; those of actions are 1."""
+        inputs, outputs = batch.x.shape[2], batch.y.shape[2]
+        finder: Any = self.posterior
+        if isinstance(self.settings.posterior, str):
+            finder = replace(self.settings, hidden=(FINDERS,)).build(inputs, outputs)
+        return finder.relevance(finder.init(float(batch.x.shape[1]), 1, rng), batch, outputs)
 
     def _rescaled(self, replay: Replay, rng: Rng) -> DynamicsState:
         """Return the state with the scales and the effective data size of the replay."""

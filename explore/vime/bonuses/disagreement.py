@@ -16,6 +16,8 @@ class DisagreementSettings(DynamicsSettings):
     """Settings of a dynamics model that is an ensemble, if nothing else is chosen."""
 
     posterior: str | Predictive = "ensemble"
+    updates: int = 500
+    batch_size: int = 10
 
 
 class Disagreement(Variance):

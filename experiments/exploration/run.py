@@ -46,6 +46,7 @@ TASKS = {
         "chain-20": _task("explore/Chain-v0", 41_000, 12, "length:20"),
         "deep-sea-10": _task("explore/DeepSea-v0", 41_000, 0.99, "size:10"),
         "mountain-car": Task(("--env", "explore/SparseMountainCar-v0"), 50_000, 1),
+        "noisy-tv-12": _task("explore/NoisyTVChain-v0", 33_000, 12, "length:12", "noise:4"),
     },
     "report": {
         "chain-40": _task("explore/Chain-v0", 82_000, 12, "length:40"),
@@ -62,7 +63,10 @@ CANDIDATES = {
     for posterior in ("last-layer", "noisy-kfac")
     for bonus in ("kl", "expected-gain")
     for divisor in ("latest", "first")
-}
+} | {
+    f"last-layer, expected-gain, clip {clip}, all inputs": ("-p", f"vime.clip={clip}", "-p", "vime.relevance=false")
+    for clip in (10, 100)
+}  # fmt: skip
 CONDITIONS = {
     "none": ("--posterior", "none"),
     "rnd": ("--bonus", "rnd"),

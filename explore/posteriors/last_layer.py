@@ -42,7 +42,7 @@ from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Layer, Network, Noise
 
-ROUNDS, CLOSE = 20, 1e-7  # at most so many between weights and noise, until the noise changes by less than this
+ROUNDS = 20  # between the weights and the noise
 # For the relevance of inputs: Adam's steps, the step after which it may stop, its rate, and that of the prior.
 STEPS, LOOK, RATE, SPARSITY = 20, 5, 0.8, 10.0
 RELEVANT = 0.1  # inputs with at least this share of the largest factor count in full
@@ -164,9 +164,7 @@ class LastLayer(GaussianPosterior):
                 break
             squares = state.squares + (mean * (values * mean - 2 * cross) + values / precision).sum(1)
             half = 0.5 * count.expand_as(squares)
-            before, noise = tau, Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
-            if torch.allclose(noise.shape / noise.rate, before, rtol=CLOSE, atol=0):
-                break
+            noise = Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
         noise = Gamma(*(value.to(state.common.noise.rate) for value in noise))
         shared = state.common._replace(noise=noise)
         return state._replace(common=shared, basis=basis, precision=precision, mean=basis @ mean)
@@ -189,9 +187,10 @@ class LastLayer(GaussianPosterior):
 
     def sample_coordinates(self, state: LastLayerState, n: int, rng: Rng) -> Weights:
         # As the density of `gaussian`, without its rotation of the outputs, which is the identity.
-        mean, basis, scale = (t.to(rng.dtype).unsqueeze(1) for t in (state.mean, state.basis, state.precision.rsqrt()))
-        eps = rng.normal(len(mean), n, *mean.shape[2:])
-        return (mean + basis @ ((basis.mT @ eps) * scale),)
+        mean, basis, scale = (t.to(rng.dtype) for t in (state.mean, state.basis, state.precision.rsqrt()))
+        eps = rng.normal(len(mean), n, *mean.shape[1:]).transpose(1, 2).flatten(2)  # samples beside outputs
+        root = basis @ ((basis.mT @ eps) * scale.repeat(1, 1, n))
+        return (mean.unsqueeze(1) + root.unflatten(2, (n, -1)).transpose(1, 2),)
 
     def completed(self, state: LastLayerState, mean: Means) -> Means:
         return *(w.squeeze(1) for w in state.weights), *mean

@@ -133,7 +133,7 @@ def main(
         for condition in conditions.split(";") if conditions else every:
             for eta in grid if condition != "none" else [0.0]:
                 chosen = every[condition] if condition == "none" else (*every[condition], "--eta", f"{eta:g}")
-                name = f"{task}-{condition.replace(', ', '-')}-{eta:g}"
+                name = f"{task}-{condition.replace(', ', '-').replace(' ', '-')}-{eta:g}"
                 folder = trained(name, TASKS[what][task], chosen, first, seeds, jobs, runs)
                 rows = pd.read_csv(folder / "results.csv")
                 lines = [{"seed": seed} | scored(own, TASKS[what][task]) for seed, own in rows.groupby("seed")]

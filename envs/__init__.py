@@ -14,9 +14,8 @@ from explore.core.errors import InputError as _InputError
 from explore.envs.others import OTHERS as _OTHERS
 from explore.envs.simulation import Simulation as _Simulation
 
-#: Environment id -> description in one line; of the simulations, and of all.
+#: Environment id -> description in one line, of the simulations.
 ENVS: dict[str, str] = {}
-EVERY: dict[str, str] = {}
 
 
 def _register(cls: type[_Simulation]) -> None:
@@ -38,6 +37,7 @@ for _name in sorted(module.name for module in _pkgutil.iter_modules(__path__, f"
         if _inspect.isclass(_cls) and issubclass(_cls, _Simulation) and not _inspect.isabstract(_cls):
             if _cls.__module__ == _name:
                 _register(_cls)
-for _id, (_maker, _about) in _OTHERS.items():
+for _id, (_maker, _) in _OTHERS.items():
     _gym.register(_id, f"explore.envs.others:{_maker}", disable_env_checker=True)
-EVERY |= ENVS | {_id: about for _id, (_, about) in _OTHERS.items()}
+#: The same of all environments.
+EVERY: dict[str, str] = ENVS | {name: about for name, (_, about) in _OTHERS.items()}

@@ -1,8 +1,4 @@
-"""Tasks whose physics is that of Gymnasium or MiniGrid, made sparse or seen as numbers or pixels.
-
-explore rl --env explore/MiniGrid-v0 --env-kwargs task:DoorKey-6x6
-explore rl --env explore/Pixels-v0 --env-kwargs task:explore/Chain-v0 -p vime.encoder=explore.envs.others:pooled
-"""
+"""Tasks whose physics is that of Gymnasium or MiniGrid, made sparse or seen as numbers or pixels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +71,8 @@ def grid(task: str = "DoorKey-6x6", **settings: Any) -> gym.Env[Any, Any]:
 
 def pixels(task: str = "explore/Chain-v0", render_mode: str | None = None, **settings: Any) -> gym.Env[Any, Any]:
     """Make the environment `task`, whose observations are grey pictures of it, uint8 [42, 42, 1]."""
+    if render_mode not in (None, "rgb_array"):
+        raise InputError(f"render_mode is {render_mode!r}; explore/Pixels-v0 supports 'rgb_array' only")
     env = _made(task, "the package of that task", render_mode="rgb_array", **settings)
 
     def look(_: Any) -> Array:

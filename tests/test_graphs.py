@@ -129,12 +129,8 @@ def test_a_dynamics_model_learns_the_same_by_replays(n_eff, monkeypatch):
 
         monkeypatch.setattr(graphs, "updates", updates)
         root, replay = Rng(0, dtype=torch.float64), Replay(100, 5, 3)
-        model = KL(
-            DynamicsSettings(posterior="noisy-kfac", n_eff=n_eff, updates=9, minimum=10, hidden=(4,)),
-            5,
-            3,
-            root.stream("init"),
-        )
+        settings = DynamicsSettings(posterior="noisy-kfac", n_eff=n_eff, updates=9, minimum=10, hidden=(4,))
+        model = KL(settings, 5, 3, root.stream("init"))
         states = []
         for i in range(3):
             data = Rng(i, dtype=torch.float64)

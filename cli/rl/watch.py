@@ -76,8 +76,8 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
     frames, total, ended, memory = [_picture(env)], 0.0, False, None
     while not ended and len(frames) <= STEPS:
         check_finite(observation, "an observation", env.spec.id)
-        seen = scale.normalize_obs(observation) if scale else observation
-        action, memory = model.predict(seen, memory, deterministic=True)
+        normalised = scale.normalize_obs(observation) if scale else observation
+        action, memory = model.predict(normalised, memory, deterministic=True)
         # Some environments use the action as an index, which must not be an array.
         taken = int(action) if isinstance(env.action_space, Discrete) else action
         observation, reward, terminated, truncated, _ = env.step(taken)

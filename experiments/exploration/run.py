@@ -13,6 +13,7 @@ Prints means over seeds. What is complete is left alone.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,14 +59,22 @@ TASKS = {
         "discrete-car": _task("MountainCar-v0", 102_000, -110, worst=-200),
     },
 }
+FORMER = {  # defaults when the first table was measured
+    "last-layer": ("-p", "vime.clip=10", "-p", "vime.relevance=false"),
+    "noisy-kfac": ("-p", "vime.clip=10", "-p", "vime.updates=500", "-p", "vime.batch_size=10"),
+}
 CANDIDATES = {
-    f"{posterior}, {bonus}, {divisor}": ("--posterior", posterior, "--bonus", bonus, "--normalise", divisor)
-    for posterior in ("last-layer", "noisy-kfac")
+    f"{posterior}, {bonus}, {divisor}": (
+        "--posterior", posterior, "--bonus", bonus, "--normalise", divisor, *FORMER[posterior]
+    )
+    for posterior in FORMER
     for bonus in ("kl", "expected-gain")
     for divisor in ("latest", "first")
 } | {
-    f"last-layer, expected-gain, clip {clip}, all inputs": ("-p", f"vime.clip={clip}", "-p", "vime.relevance=false")
-    for clip in (10, 100)
+    f"last-layer, expected-gain, clip 100, {inputs} inputs": (
+        "-p", "vime.clip=100", "-p", f"vime.relevance={relevance}"
+    )
+    for inputs, relevance in (("all", "false"), ("relevant", "true"))
 }  # fmt: skip
 CONDITIONS = {
     "none": ("--posterior", "none"),
@@ -133,7 +142,7 @@ def main(
         for condition in conditions.split(";") if conditions else every:
             for eta in grid if condition != "none" else [0.0]:
                 chosen = every[condition] if condition == "none" else (*every[condition], "--eta", f"{eta:g}")
-                name = f"{task}-{condition.replace(', ', '-').replace(' ', '-')}-{eta:g}"
+                name = f"{task}-{re.sub('[ ,]+', '-', condition)}-{eta:g}"
                 folder = trained(name, TASKS[what][task], chosen, first, seeds, jobs, runs)
                 rows = pd.read_csv(folder / "results.csv")
                 lines = [{"seed": seed} | scored(own, TASKS[what][task]) for seed, own in rows.groupby("seed")]

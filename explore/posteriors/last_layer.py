@@ -131,6 +131,7 @@ class LastLayer(GaussianPosterior):
         return settle(self._added(state, batch), state), {}
 
     def _added(self, state: LastLayerState, batch: Batch) -> LastLayerState:
+        """Return the state with a batch added, also where it is not finite."""
         phi, y = self.features(state, batch.x), batch.y.double()
         count = phi.shape[1] * parallel.world().processes
         age = torch.linspace(count - 1, 0, phi.shape[1], dtype=y.dtype, device=y.device)

@@ -25,7 +25,8 @@ from explore.vime.bonuses.base import Bonus, BonusSettings
 from explore.vime.replay import Replay
 
 RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
-SAMPLED, FINDERS = 512, 128  # transitions and features by which the relevance of observations is found
+# Transitions and features by which the relevance of observations is found.
+RELEVANCE_ROWS, RELEVANCE_FEATURES = 512, 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,9 @@ class DynamicsSettings(BonusSettings):
 
     def resolved(self) -> "DynamicsSettings":
         """Return the settings with the values that None stands for."""
-        named = isinstance(self.posterior, str)
-        kind = registry.find("posteriors", self.posterior) if isinstance(self.posterior, str) else self.posterior
+        kind: Any = self.posterior
+        if named := isinstance(kind, str):
+            kind = registry.find("posteriors", kind)
         recursive, learns_relevance = getattr(kind, "recursive", False), hasattr(kind, "relevance")
         for name in ("updates", "batch_size") if recursive else ():
             if getattr(self, name) != getattr(type(self), name):
@@ -162,7 +164,7 @@ class Dynamics(Bonus):
             fresh, scaled = self._start(len(replay), rng), torch.tensor(replay.total)
             self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=scaled)
             if self.settings.relevance:
-                factors = self._relevance(self.batch(*replay.sample(rng, SAMPLED)), rng)
+                factors = self._relevance(self.batch(*replay.sample(rng, RELEVANCE_ROWS)), rng)
                 self.state = self.state._replace(input_scale=self.state.input_scale / factors.unsqueeze(1))
         state = self._counted(self.state.posterior, replay)
         for part in zip(*(t.split(RECURSION) for t in transitions), strict=True):
@@ -174,7 +176,7 @@ class Dynamics(Bonus):
         inputs, outputs = batch.x.shape[2], batch.y.shape[2]
         finder: Any = self.posterior
         if isinstance(self.settings.posterior, str):
-            finder = replace(self.settings, hidden=(FINDERS,)).build(inputs, outputs)
+            finder = replace(self.settings, hidden=(RELEVANCE_FEATURES,)).build(inputs, outputs)
         return finder.relevance(finder.init(float(batch.x.shape[1]), 1, rng), batch, outputs)
 
     def _rescaled(self, replay: Replay, rng: Rng) -> DynamicsState:

@@ -60,6 +60,11 @@ def test_pixels_are_those_of_the_picture():
     assert np.argwhere(others.pooled(pictures)).tolist() == [[1, 14]]
 
 
+def test_pixels_have_no_window():
+    with pytest.raises(InputError, match="supports 'rgb_array' only"):
+        gym.make("explore/Pixels-v0", render_mode="human")
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [("MiniGrid", {"task": "Nowhere-9x9"}, "unknown task: .*Nowhere"), ("Pixels", {"task": "x/Y-v0"}, "unknown task")],

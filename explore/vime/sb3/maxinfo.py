@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from stable_baselines3 import SAC
 from stable_baselines3.common.utils import obs_as_tensor, polyak_update
+from stable_baselines3.sac.policies import Actor
 
 from explore.core.errors import InputError
 from explore.vime.sb3.replay_buffer import VIMEReplayBuffer
@@ -31,23 +32,26 @@ class MaxInfoSAC(SAC):
             raise InputError("MaxInfoSAC needs a bonus for Box observations: replay_buffer_class=VIMEReplayBuffer")
         if self.replay_buffer.bonus.settings.bonus not in EXPECTED:
             raise InputError(f"MaxInfoSAC needs the bonus of an action before its outcome; use {' or '.join(EXPECTED)}")
-        policy = cast(Any, self.policy)
-        policy.actor_average = copy.deepcopy(self.actor).requires_grad_(False)  # there it is saved
+        cast(Any, self.policy).actor_average = copy.deepcopy(self.actor).requires_grad_(False)  # there it is saved
         self.log_alpha = torch.zeros(1, device=self.device, requires_grad=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=self.lr_schedule(1))
+
+    @property
+    def _average(self) -> Actor:
+        return cast(Actor, self.policy.actor_average)
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Take steps of SAC with the current temperature, and then as many steps of the temperature."""
         bonus = cast(VIMEReplayBuffer, self.replay_buffer).bonus
         bonus.temperature = self.log_alpha.exp().item()
+        self._update_learning_rate(self.alpha_optimizer)
         super().train(gradient_steps, batch_size)
         for _ in range(gradient_steps):
             loss = self.log_alpha * self._excess(batch_size)
             self.alpha_optimizer.zero_grad()
             loss.backward()
             self.alpha_optimizer.step()
-            average = cast(Any, self.policy).actor_average
-            polyak_update(self.actor.parameters(), average.parameters(), self.tau)
+            polyak_update(self.actor.parameters(), self._average.parameters(), self.tau)
         self.logger.record("train/bonus_temperature", self.log_alpha.exp().item())
 
     def _excess(self, batch_size: int) -> float:
@@ -57,7 +61,7 @@ class MaxInfoSAC(SAC):
         normalised = buffer._normalize_obs(cast(Any, buffer.observations[where]), self._vec_normalize_env)
         observations, stored = obs_as_tensor(normalised, self.device), buffer.stored(where)
         means = []
-        for actor in (self.actor, cast(Any, self.policy).actor_average):
+        for actor in (self.actor, self._average):
             with torch.no_grad():
                 actions = actor(observations).cpu().numpy()
             means.append(buffer.bonus.multiples(buffer.bonus.score(stored._replace(actions=actions))).mean())

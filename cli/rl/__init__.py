@@ -46,7 +46,12 @@ WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 @click.option("--timesteps", type=POSITIVE, default=500_000, help="Environment steps, all copies together.")
 @click.option("--n-envs", type=COPIES, help="Copies of the environment.  [default: 10 for trpo, else 1]")
 @click.option("--seed", type=SEED, default=0, help="The first random seed.")
-@click.option("--seeds", type=TRIALS, default=1, help="Number of seeds, trained one by one unless --jobs is set.")
+@click.option("--seeds", type=TRIALS, default=1, help="Number of seeds.")
+@click.option(
+    "--batched/--no-batched",
+    default=None,
+    help="Train the seeds together in batches, or one after another.  [default: together with ppo, if possible]",
+)
 @click.option("--vec-normalize", is_flag=True, help="Standardise the policy's observations (SB3's VecNormalize).")
 @click.option("--eval-freq", type=POSITIVE, metavar="N", help="Steps between evaluations of the deterministic policy.")
 @click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")

@@ -1,5 +1,6 @@
-"""The experiment of `explore rl`: the training of all seeds, one by one or in parallel."""
+"""The experiment of `explore rl`: the training of all seeds, one by one, together in batches, or in parallel."""
 
+import math
 import multiprocessing
 import queue
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from explore.core.context import execute, execution
 from explore.runs.record import Run
 
 Key = tuple[str, int]  # a condition's name and a seed
+TOGETHER, SHOWN = 64, 4  # most policies in a batch, and most seeds that the progress bar names
 
 
 class Experiment:
@@ -26,8 +28,6 @@ class Experiment:
 
     Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
     """
-
-    note = ""
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         self.settings, self._device = settings, device
@@ -38,18 +38,24 @@ class Experiment:
         self._unfinished = [n for n, position in self.positions.items() if position.timesteps < settings.timesteps]
         # Before the run folder is created, so that wrong settings leave no folder.
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
+        alone = self._next and settings.batched and self._next.alone
+        self.note = f"Seeds are trained one after another: {alone}." if alone else ""
+        self._groups = self._grouped(1 if alone or not settings.batched else TOGETHER)
         self.parts = (settings.env, settings.algo, settings.posterior)
         bonus = f"each of {', '.join(self._each)}" if settings.conditions else "no bonus"
         if vime := settings.vime:
             model = f" of {settings.posterior}" if "posterior" in vime else ""
             bonus = f"{vime['eta']:g} x {vime['bonus']}{model}"
-        self.plan = f"{settings.algo} on {settings.env} with {bonus} on {place(device, settings.jobs)}"
+        together = f", {len(self._groups[0])} seeds together" if self._groups and len(self._groups[0]) > 1 else ""
+        where = place(device, settings.jobs)
+        self.plan = f"{settings.algo} on {settings.env} with {bonus} on {where}{together}"
         self.total = len(self.positions) * settings.timesteps
         self.done = self._steps()
 
     @property
     def activity(self) -> str:
-        return ", ".join(map(self._named, self._current(self.positions)))
+        now = self._current(self.positions)
+        return ", ".join(map(self._named, now)) if len(now) <= SHOWN else f"{len(now)} seeds together"
 
     def warnings(self) -> Iterator[str]:
         reasons = dict.fromkeys(s.unpaid for s in self._each.values()) if self._unfinished else {}
@@ -64,35 +70,43 @@ class Experiment:
                 self.done += event
             emit(event)
 
-        if self.settings.jobs > 1 and len(self._unfinished) > 1:
+        if self.settings.jobs > 1 and len(self._groups) > 1:
             if self._next:
                 self._next.close()
             self._in_processes(folder, count)
             return
-        for key in self._unfinished:
-            (self._next or self._begin(key, folder)).train(folder, count)
+        for first, *rest in self._groups:
+            training = self._next or self._begin(first, folder)
+            training.train(folder, count, *(self._begin(key, folder) for key in rest))
             self._next = None
+
+    def _grouped(self, most: int) -> list[list[Key]]:
+        """Return the unfinished seeds in groups that are trained together, at least one group per job."""
+        size = min(most, math.ceil(len(self._unfinished) / self.settings.jobs) or 1)
+        return [self._unfinished[i : i + size] for i in range(0, len(self._unfinished), size)]
 
     def _begin(self, key: Key, folder: Path | None) -> Training:
         name, seed = key
         return Training.at(self._each[name], seed, self._device, self.positions[key], folder)
 
     def _in_processes(self, folder: Path, emit: Emit) -> None:
-        """Train the seeds in parallel joblib processes. This process emits each `Piece` that they finish.
+        """Train the groups in parallel joblib processes. This process emits each `Piece` that they finish.
 
         A seed waits until its piece is written, so that the run's checkpoint never lags behind the saved models.
         """
         s, threads, record = self.settings, torch.get_num_threads(), execution().record
         with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
-            pieces, written = manager.Queue(), {key: manager.Queue() for key in self._unfinished}
-            tasks = [
+            pieces, tasks = manager.Queue(), []
+            written: dict[Key, Any] = {}  # to each seed, the queue of its group
+            for group in self._groups:
+                answers = manager.Queue()
                 # joblib reuses processes, which keep their initial working directory.
-                joblib.delayed(_train)(
-                    (self._each[name], seed, self._device, self.positions[name, seed], folder.absolute()),
-                    threads, record, pieces, answers,
-                )
-                for (name, seed), answers in written.items()
-            ]  # fmt: skip
+                starts = [
+                    (self._each[name], seed, self._device, self.positions[name, seed], folder.absolute())
+                    for name, seed in group
+                ]
+                tasks.append(joblib.delayed(_train)(starts, threads, record, pieces, answers))
+                written |= dict.fromkeys(group, answers)
             work = thread.submit(joblib.Parallel(n_jobs=s.jobs), tasks)
             try:
                 for piece in _until(work.done, pieces):
@@ -126,9 +140,10 @@ class Experiment:
         return {(name, int(seed)): Position(**position) for name, seed, position in every}
 
     def _current(self, positions: Mapping[Key, Position]) -> list[Key]:
-        """Return the unfinished seeds that are in training or come next, at most one per job."""
-        s = self.settings
-        return [key for key, position in positions.items() if position.timesteps < s.timesteps][: s.jobs]
+        """Return the unfinished seeds that are in training or come next, at most one group per job."""
+        left = {key for key, position in positions.items() if position.timesteps < self.settings.timesteps}
+        groups = [[key for key in group if key in left] for group in self._groups]
+        return [key for group in list(filter(None, groups))[: self.settings.jobs] for key in group]
 
 
 def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
@@ -142,8 +157,8 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
                 return
 
 
-def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
-    """Train a seed (`Training.at(*start)`) in a separate process. After each piece, wait for a reply in `written`."""
+def _train(starts: list[Any], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
+    """Train seeds (`Training.at(*start)`) in a separate process. After each piece, wait for a reply in `written`."""
     torch.set_num_threads(threads)
     execute(record=record)
 
@@ -152,4 +167,5 @@ def _train(start: tuple[Any, ...], threads: int, record: bool | None, pieces: An
             pieces.put(event)
             written.get()
 
-    Training.at(*start).train(start[-1], emit)
+    first, *others = (Training.at(*start) for start in starts)
+    first.train(starts[0][-1], emit, *others)

@@ -66,7 +66,8 @@ class Settings:
     vec_normalize: bool
     eval_freq: int | None
     checkpoint_freq: int
-    jobs: int = 1  # number of processes, each of which trains a seed on the CPU
+    jobs: int = 1  # number of processes, which train different seeds on the CPU
+    batched: bool = False  # whether the policies of the seeds are trained in the same batches, where possible
     conditions: Mapping[str, Any] | None = None  # of a comparison: name -> `vime`; the setting `vime` is then None
 
     @property
@@ -111,12 +112,19 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     arguments = problem.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
     return Settings(
         **{name: options[name] for name in PLAIN}, n_envs=copies,
-        jobs=min(options["jobs"], options["seeds"]),
+        jobs=min(options["jobs"], options["seeds"]), batched=_batched(options),
         env_kwargs={key: _json(text) for key, text in arguments.items()},
         algo_settings=_algorithm(options, copies), vime=vime,
         posterior=vime.get("posterior", vime["bonus"]) if vime else "-".join(conditions or ["none"]),
         conditions=conditions,
     )  # fmt: skip
+
+
+def _batched(options: Mapping[str, Any]) -> bool:
+    ppo, chosen = options["algo"] == "ppo", options["batched"]
+    if chosen and not ppo:
+        raise InputError(f"--batched is for --algo ppo; {options['algo']} trains one seed after another. Leave it out")
+    return bool(ppo and options["seeds"] > 1 if chosen is None else chosen)
 
 
 def _json(text: str) -> Any:

@@ -8,142 +8,36 @@ is removed once the run's checkpoint contains the hashes of the new folder.
 
 from __future__ import annotations
 
-import math
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from explore.cli.rl import model as models
 from explore.cli.rl.environment import environments, normalised
+from explore.cli.rl.iterations import Iterations, Log, Row, TimedVIME
 from explore.cli.rl.model import algorithm, derived
 from explore.cli.rl.settings import Settings
 from explore.cli.start import file_name
 from explore.core import files
 from explore.core.errors import InputError
 from explore.runs.recorded import run_id
-from explore.vime.env_wrappers import Sums
 from explore.vime.reward import IntrinsicReward
-from explore.vime.sb3 import Episodes, VIMECallback, VIMEReplayBuffer
+from explore.vime.sb3 import BatchedPPO, VIMEReplayBuffer
 
 EPISODES = 10  # episodes per evaluation
 FORMAT = 1  # format version of checkpoint files
-# Tags that become columns of results.csv, named by the part after the slash.
-TAGS = (
-    "rollout/extrinsic_total", "rollout/ep_extrinsic_mean", "rollout/success", "rollout/ep_intrinsic_mean",
-    "vime/bonus_mean", "vime/bonus_median", "vime/dyn_nll_before", "vime/dyn_rmse_before",
-    "vime/dyn_coverage_95_before", "vime/dropped", "vime/restarts", "time/bonus_share",
-)  # fmt: skip
-Row = dict[str, float]
-
-
-class Log(KVWriter):
-    """A log writer for stable-baselines3 that passes each step and its values (tag -> value) to `on_log`."""
-
-    def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
-        self._on_log = on_log
-
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        values = {k: float(v) for k, v in key_values.items() if "tensorboard" not in (key_excluded[k] or ())}
-        self._on_log(step, values)
-
-    def close(self) -> None:
-        """Do nothing: there is no file."""
-
-
-class TimedVIME(VIMECallback):
-    """A VIME callback that measures the seconds per batch spent on the bonus and on updates of the dynamics model."""
-
-    seconds = 0.0
-
-    def _on_rollout_end(self) -> None:
-        begin = time.perf_counter()
-        super()._on_rollout_end()
-        self.seconds = time.perf_counter() - begin
-
-    def _unpaid(self) -> None:
-        """Do nothing, because the command itself warns that the bonus was always 0."""
-
-
-class Iterations(BaseCallback):
-    """A callback that divides training into iterations of `batch` steps. `number` iterations are already finished.
-
-    The callback logs the share of time that `timed` takes or, if `timed` is None, the metrics of `bonus`. `on_step`
-    receives the number of new environment steps. `before_log` may add values to the log of an iteration. `after_log`
-    is called with the row that the iteration adds to results.csv.
-    """
-
-    def __init__(
-        self, batch: int, number: int, bonus: IntrinsicReward | None, timed: TimedVIME | None,
-        on_step: Callable[[int], None], before_log: Callable[[], None], after_log: Callable[[Row], None],
-    ):  # fmt: skip
-        super().__init__()
-        self.number = number
-        self._batch, self._bonus, self._timed = batch, bonus, timed
-        self._on_step_taken, self._before, self._after = on_step, before_log, after_log
-
-    def _on_training_start(self) -> None:
-        self._episodes = Episodes(self.training_env.num_envs)
-        self._earned, self._wins = Sums(self.training_env.num_envs), list[bool]()
-        self._start()
-
-    def _on_rollout_start(self) -> None:
-        # Also called once before the first step.
-        if self.model.num_timesteps - self._first >= self._batch:
-            self._finish()
-
-    def _on_training_end(self) -> None:
-        if self.model.num_timesteps > self._first:
-            self._finish()
-
-    def _on_step(self) -> bool:
-        rewards, dones = self.locals["rewards"], self.locals["dones"]
-        self._total += float(rewards.sum())
-        self._episodes.add(rewards, dones)
-        earned = self._earned.add(rewards > 0, dones) > 0
-        infos = self.locals["infos"]
-        self._wins += [bool(infos[i].get("is_success", earned[i])) for i in np.flatnonzero(dones)]
-        self._on_step_taken(len(rewards))
-        return True
-
-    def _start(self) -> None:
-        self._first, self._total, self._begin = self.model.num_timesteps, 0.0, time.perf_counter()
-        self._episodes.finished, self._wins = [], []
-
-    def _finish(self) -> None:
-        seconds = time.perf_counter() - self._begin
-        self.number += 1
-        returns = self._episodes.finished
-        means: dict[str, float] = {"rollout/extrinsic_total": self._total}
-        if returns:
-            means["rollout/ep_extrinsic_mean"] = float(np.mean(returns))
-            means["rollout/success"] = float(np.mean(self._wins))
-        if self._timed is not None:
-            means["time/bonus_share"] = self._timed.seconds / seconds
-        elif self._bonus is not None:
-            means |= self._bonus.metrics
-        for tag, value in means.items():
-            self.logger.record(tag, value)
-        self._before()
-        logged: Mapping[str, float] = dict(self.logger.name_to_value)
-        self.model.dump_logs()
-        self._after(
-            {"iteration": self.number, "timesteps": self.model.num_timesteps, "episodes": len(returns)}
-            | {tag.partition("/")[2]: logged.get(tag, math.nan) for tag in TAGS}
-            | {"seconds": round(seconds, 4)}
-        )
-        self._start()
 
 
 @dataclass(frozen=True)
@@ -198,6 +92,11 @@ class Training:
         if folder:
             self._load(folder, run)
 
+    @property
+    def alone(self) -> str | None:
+        """Why this seed cannot share batches with others, or None if it can."""
+        return BatchedPPO.refusal(self.model)
+
     @staticmethod
     def at(settings: Settings, seed: int, device: str, position: Position, folder: Path | None) -> Training:
         """Start a training or, if `position` has timesteps, resume from the run folder after checking file hashes."""
@@ -215,21 +114,41 @@ class Training:
         training.position = training._saved = position
         return training
 
-    def train(self, folder: Path, emit: Emit) -> None:
-        """Train to the end. Write models into the run folder. Call `emit` with pieces and numbers of new steps."""
-        self.learn(
-            self.position.iteration, lambda *log: self._events.append(log), on_step=emit,
-            before_log=lambda: self._evaluate(folder), after_log=lambda row: self._record(folder, emit, row),
-        )  # fmt: skip
-        self.close()
+    def train(self, folder: Path, emit: Emit, *others: Training) -> None:
+        """Train to the end. Write models into the run folder. Call `emit` with pieces and numbers of new steps.
 
-    def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
-        """Resume after `number` iterations and train to the end. `events` are the callbacks of `Iterations`."""
-        self.model.set_logger(Logger(None, [Log(on_log)]))
-        each = Iterations(self._settings.batch, number, self.bonus, self._timed, **events)
-        callbacks: list[BaseCallback] = [each, *([self._timed] if self._timed else [])]
+        With `others`, whose settings differ only in seed and bonus, the policies learn in the same batches.
+        """
+        every = (self, *others)
+        callbacks = [training._recording(folder, emit, len(every)) for training in every]
+        if others:
+            models = [cast(PPO, training.model) for training in every]
+            BatchedPPO(models, [training.seed for training in every]).learn(self._settings.timesteps, callbacks)
+        else:
+            self.learn(callbacks[0])
+        for training in every:
+            training.close()
+
+    def close(self) -> None:
+        """Close the environments."""
+        cast(VecEnv, self.model.get_env()).close()
+
+    def learn(self, callbacks: list[BaseCallback]) -> None:
+        """Train to the end with these `callbacks`."""
         steps = self._settings.timesteps - self.model.num_timesteps
         self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
+
+    def callbacks(self, on_log: Callable[..., None], **events: Any) -> list[BaseCallback]:
+        """Return the callbacks of the training; `events` are arguments of `Iterations`."""
+        self.model.set_logger(Logger(None, [Log(on_log)]))
+        each = Iterations(self._settings.batch, self.position.iteration, self.bonus, self._timed, **events)
+        return [each, *([self._timed] if self._timed else [])]
+
+    def _recording(self, folder: Path, emit: Emit, together: int) -> list[BaseCallback]:
+        return self.callbacks(
+            lambda *log: self._events.append(log), on_step=emit, before_log=lambda: self._evaluate(folder),
+            after_log=lambda row: self._record(folder, emit, row), together=together,
+        )  # fmt: skip
 
     def _evaluate(self, folder: Path) -> None:
         """Evaluate the policy if an evaluation is due. Save a policy that is the best so far."""
@@ -301,10 +220,6 @@ class Training:
         if isinstance(self.model, OffPolicyAlgorithm):
             with reading(folder / "replay_buffer.pt", "replay buffer", run) as saved:
                 models.load_replay(cast(ReplayBuffer, self.model.replay_buffer), saved)
-
-    def close(self) -> None:
-        """Close the environments."""
-        cast(VecEnv, self.model.get_env()).close()
 
 
 @contextmanager

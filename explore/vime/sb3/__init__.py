@@ -9,6 +9,7 @@
 `rollout/ep_rew_mean` excludes the bonus if the `Monitor` wrapper is inside the VIME wrapper, see `monitored`.
 """
 
+from explore.vime.sb3.batched_ppo import BatchedPPO as BatchedPPO
 from explore.vime.sb3.callbacks import Episodes as Episodes
 from explore.vime.sb3.callbacks import VIMECallback as VIMECallback
 from explore.vime.sb3.callbacks import VIMELog as VIMELog

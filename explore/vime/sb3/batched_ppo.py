@@ -58,7 +58,7 @@ class BatchedPPO:
         every = []
         for model, callback in zip(self.models, callbacks, strict=True):
             _, each = model._setup_learn(timesteps - model.num_timesteps, callback, False)
-            each.on_training_start(locals(), globals())
+            each.on_training_start({"self": model}, {})  # not locals(), a dictionary that all would share
             every.append(each)
         while (fewest := min(model.num_timesteps for model in self.models)) < timesteps:
             chosen = [i for i, model in enumerate(self.models) if model.num_timesteps == fewest]

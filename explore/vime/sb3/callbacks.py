@@ -79,15 +79,18 @@ class VIMECallback(BaseCallback):
     environments, by running statistics.
 
     Args:
-        bonus: an `IntrinsicReward` or another `RolloutBonus` to continue with; None: a new `IntrinsicReward`.
+        bonus: an `IntrinsicReward` or another `RolloutBonus` to continue with, or the name of a bonus for a new
+            `IntrinsicReward`; None: a new one with the default bonus.
         seed: root of the random numbers of a new bonus; None: the algorithm's seed, or 0 if it has none.
         settings: settings of a new `IntrinsicReward`, except `interval`.
     """
 
     bonus: Any  # any type that implements `RolloutBonus`
 
-    def __init__(self, bonus: RolloutBonus | None = None, *, seed: int | None = None, **settings: Any):
+    def __init__(self, bonus: RolloutBonus | str | None = None, *, seed: int | None = None, **settings: Any):
         super().__init__()
+        if isinstance(bonus, str):
+            settings["bonus"], bonus = bonus, None
         if bonus is not None and settings:
             raise InputError(f"{min(settings)} applies to a new bonus only; leave it out, or leave bonus out")
         if "interval" in settings:

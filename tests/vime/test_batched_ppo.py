@@ -1,0 +1,147 @@
+"""PPO of several seeds at once, against stable-baselines3 one by one."""
+
+import copy
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import DummyVecEnv
+from torch.nn.utils import parameters_to_vector
+
+import explore.envs  # noqa: F401  (registers its environments)
+from explore.core.rng import Rng
+from explore.vime.sb3 import BatchedPPO, VIMECallback
+from explore.vime.sb3.batched_ppo import _Iteration
+
+STEPS, COPIES = 20, 3
+SETTINGS = [
+    ("explore/Chain-v0", {"target_kl": 0.003, "ent_coef": 0.02}),
+    ("Pendulum-v1", {"clip_range_vf": 0.1, "max_grad_norm": 0.01}),
+    ("FrozenLake-v1", {"normalize_advantage": False, "gae_lambda": 0.9}),  # observations are numbers of states
+]
+
+
+def model(env, seed, **settings):
+    settings = {"n_steps": STEPS, "batch_size": STEPS * COPIES, "n_epochs": 7, "learning_rate": 0.003} | settings
+    own = PPO("MlpPolicy", DummyVecEnv([partial(gym.make, env)] * COPIES), seed=seed, device="cpu", **settings)
+    own.set_logger(Logger(None, []))
+    return own
+
+
+def weights(own):
+    return parameters_to_vector(own.policy.parameters()).detach().clone()
+
+
+@pytest.mark.parametrize(("env", "settings"), SETTINGS)
+def test_steps_are_those_of_stable_baselines3(env, settings, monkeypatch):
+    """One minibatch per epoch: their orders do not matter. Twice, for Adam's moments."""
+    models = [model(env, seed, **settings) for seed in (1, 2, 3)]
+    monkeypatch.setattr(_Iteration, "_collect", lambda *_: None)
+    for _ in range(2):
+        for own in models:
+            _, callback = own._setup_learn(60, None, False)
+            own.collect_rollouts(own.env, callback, own.rollout_buffer, STEPS)
+        theirs = [copy.deepcopy((own.policy, own.rollout_buffer, own._n_updates)) for own in models]
+        wanted, logs = [], []
+        for own, before in zip(models, theirs, strict=True):
+            own.train()
+            wanted.append((weights(own), own._n_updates))
+            logs.append(dict(own.logger.name_to_value))
+            own.policy, own.rollout_buffer, own._n_updates = before
+        _Iteration(models, [Rng(seed) for seed in (1, 2, 3)]).run([None] * 3, 10**6)
+        for own, (expected, updates), log in zip(models, wanted, logs, strict=True):
+            torch.testing.assert_close(weights(own), expected, atol=1e-5, rtol=0)
+            assert own._n_updates == updates
+            found = own.logger.name_to_value
+            for name in ("entropy_loss", "policy_gradient_loss", "value_loss", "clip_fraction", "explained_variance"):
+                assert found[f"train/{name}"] == pytest.approx(log[f"train/{name}"], rel=1e-3, abs=1e-6), name
+    if "target_kl" in settings:
+        assert len({updates for _, updates in wanted}) > 1, "no policy stopped before another"
+
+
+VIME = {"minimum": 30, "updates": 2, "bonus": "kl", "posterior": "bbb"}
+
+
+def learnt(env, seeds, steps, **settings):
+    """Models and the buffers of the first one's rollouts, if trained together."""
+    models, buffers = [model(env, seed, **settings) for seed in seeds], []
+    callbacks = [[VIMECallback(seed=seed, **VIME), Kept(buffers)] for seed in seeds]
+    BatchedPPO(models, seeds).learn(steps, callbacks)
+    return models, [buffer for name, buffer in buffers if name == models[0].seed]
+
+
+class Kept(BaseCallback):
+    """Keeps a copy of each rollout, with the bonus."""
+
+    def __init__(self, buffers):
+        super().__init__()
+        self.buffers = buffers
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_end(self):
+        self.buffers.append((self.model.seed, copy.deepcopy(self.model.rollout_buffer)))
+
+
+@pytest.mark.parametrize("env", [env for env, _ in SETTINGS])
+def test_rollouts_are_those_of_stable_baselines3(env, monkeypatch):
+    """With a bonus, and episodes that end by time limits, if the actions are the same and nothing is learnt."""
+    _, mine = learnt(env, (4, 5), 3 * STEPS * COPIES, learning_rate=0.0)
+    theirs, buffers = model(env, 4, learning_rate=0.0), []
+    actions = iter([torch.as_tensor(a) for buffer in mine for a in buffer.actions])
+
+    def forward(observations):
+        chosen = next(actions)
+        chosen = chosen[:, 0].long() if theirs.action_space.shape == () else chosen
+        values, log_probs, _ = theirs.policy.evaluate_actions(observations, chosen)
+        return chosen, values, log_probs
+
+    monkeypatch.setattr(theirs.policy, "forward", forward)
+    theirs.learn(3 * STEPS * COPIES, [VIMECallback(seed=4, **VIME), Kept(buffers)])
+    assert len(mine) == len(buffers) == 3
+    for own, (_, buffer) in zip(mine, buffers, strict=True):
+        for name in ("observations", "rewards", "episode_starts", "values", "log_probs", "advantages", "returns"):
+            found, wanted = getattr(own, name), getattr(buffer, name)
+            np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("env", ["explore/Chain-v0", "Pendulum-v1"])
+def test_a_seed_does_not_depend_on_those_beside_it_or_on_when_they_began(env):
+    steps = 2 * STEPS * COPIES
+    (alone,), _ = learnt(env, (7,), steps, batch_size=15)
+    late = [model(env, seed, batch_size=15) for seed in (8, 7)]
+    BatchedPPO(late[:1], (8,)).learn(steps // 2, [[]])
+    BatchedPPO(late, (8, 7)).learn(steps, [[], VIMECallback(seed=7, **VIME)])
+    assert [own.num_timesteps for own in late] == [steps, steps]
+    torch.testing.assert_close(weights(late[1]), weights(alone), atol=1e-5, rtol=0)
+    assert not torch.equal(weights(late[0]), weights(alone))
+
+
+def test_actions_follow_the_policy():
+    """Of 40 copies, with noise of their own, actions are as frequent as the policy says."""
+    own = PPO("MlpPolicy", DummyVecEnv([partial(gym.make, "explore/Chain-v0")] * 40), n_steps=64, seed=0, device="cpu")
+    own.policy.action_net.bias.data = torch.tensor([1.0, 0.0])
+    own.set_logger(Logger(None, []))
+    buffers = []
+    BatchedPPO([own], (3,)).learn(64 * 40, [Kept(buffers)])
+    ((_, buffer),) = buffers
+    chance = np.exp(buffer.log_probs)[buffer.actions[..., 0] == 1].mean()
+    assert buffer.actions.mean() == pytest.approx(chance, abs=0.03) and chance == pytest.approx(0.27, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "reason"),
+    [
+        (A2C, {"env": "CartPole-v1"}, "A2C is not PPO"),
+        (PPO, {"env": "Pendulum-v1", "use_sde": True}, "use_sde is set"),
+        (PPO, {"env": "CartPole-v1"}, None),
+    ],
+)
+def test_what_cannot_be_trained_together_is_named(kind, settings, reason):
+    assert BatchedPPO.refusal(kind("MlpPolicy", device="cpu", **settings)) == reason

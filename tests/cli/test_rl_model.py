@@ -99,7 +99,7 @@ def learn(training):
         logged.append((step, {tag: value for tag, value in values.items() if not tag.startswith("time/")}))
 
     events = {name: lambda *_: None for name in ("on_step", "before_log", "after_log")}
-    training.learn(0, on_log=keep, **events)
+    training.learn(training.callbacks(keep, **events))
     return logged
 
 

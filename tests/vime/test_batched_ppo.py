@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +27,7 @@ SETTINGS = [
 ]
 
 
-def model(env, seed, **settings):
+def model(env, seed, **settings) -> Any:
     settings = {"n_steps": STEPS, "batch_size": STEPS * COPIES, "n_epochs": 7, "learning_rate": 0.003} | settings
     own = PPO("MlpPolicy", DummyVecEnv([partial(gym.make, env)] * COPIES), seed=seed, device="cpu", **settings)
     own.set_logger(Logger(None, []))
@@ -53,7 +54,7 @@ def test_steps_are_those_of_stable_baselines3(env, settings, monkeypatch):
             wanted.append((weights(own), own._n_updates))
             logs.append(dict(own.logger.name_to_value))
             own.policy, own.rollout_buffer, own._n_updates = before
-        _Iteration(models, [Rng(seed) for seed in (1, 2, 3)]).run([None] * 3, 10**6)
+        _Iteration(models, [Rng(seed) for seed in (1, 2, 3)]).run([Kept([])] * 3, 10**6)
         for own, (expected, updates), log in zip(models, wanted, logs, strict=True):
             torch.testing.assert_close(weights(own), expected, atol=1e-5, rtol=0)
             assert own._n_updates == updates
@@ -64,12 +65,12 @@ def test_steps_are_those_of_stable_baselines3(env, settings, monkeypatch):
         assert len({updates for _, updates in wanted}) > 1, "no policy stopped before another"
 
 
-VIME = {"minimum": 30, "updates": 2, "bonus": "kl", "posterior": "bbb"}
+VIME: dict[str, Any] = {"minimum": 30, "updates": 2, "bonus": "kl", "posterior": "bbb"}
 
 
 def learnt(env, seeds, steps, **settings):
     """Models and the buffers of the first one's rollouts, if trained together."""
-    models, buffers = [model(env, seed, **settings) for seed in seeds], []
+    models, buffers = [model(env, seed, **settings) for seed in seeds], list[Any]()
     callbacks = [[VIMECallback(seed=seed, **VIME), Kept(buffers)] for seed in seeds]
     BatchedPPO(models, seeds).learn(steps, callbacks)
     return models, [buffer for name, buffer in buffers if name == models[0].seed]
@@ -80,20 +81,21 @@ class Kept(BaseCallback):
 
     def __init__(self, buffers):
         super().__init__()
-        self.buffers = buffers
+        self.buffers: Any = buffers
 
     def _on_step(self):
         return True
 
     def _on_rollout_end(self):
-        self.buffers.append((self.model.seed, copy.deepcopy(self.model.rollout_buffer)))
+        model: Any = self.model
+        self.buffers.append((model.seed, copy.deepcopy(model.rollout_buffer)))
 
 
 @pytest.mark.parametrize("env", [env for env, _ in SETTINGS])
 def test_rollouts_are_those_of_stable_baselines3(env, monkeypatch):
     """With a bonus, and episodes that end by time limits, if the actions are the same and nothing is learnt."""
     _, mine = learnt(env, (4, 5), 3 * STEPS * COPIES, learning_rate=0.0)
-    theirs, buffers = model(env, 4, learning_rate=0.0), []
+    theirs, buffers = model(env, 4, learning_rate=0.0), list[Any]()
     actions = iter([torch.as_tensor(a) for buffer in mine for a in buffer.actions])
 
     def forward(observations):
@@ -128,7 +130,7 @@ def test_actions_follow_the_policy():
     own = PPO("MlpPolicy", DummyVecEnv([partial(gym.make, "explore/Chain-v0")] * 40), n_steps=64, seed=0, device="cpu")
     own.policy.action_net.bias.data = torch.tensor([1.0, 0.0])
     own.set_logger(Logger(None, []))
-    buffers = []
+    buffers: list[Any] = []
     BatchedPPO([own], (3,)).learn(64 * 40, [Kept(buffers)])
     ((_, buffer),) = buffers
     chance = np.exp(buffer.log_probs)[buffer.actions[..., 0] == 1].mean()

@@ -19,6 +19,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from explore import registry
 from explore.cli import problem
+from explore.cli.rl import Algorithm
 from explore.core.errors import InputError, check_range
 from explore.runs.recorded import Values
 from explore.vime import IntrinsicReward, RewardSettings
@@ -55,7 +56,7 @@ class Settings:
     command: Literal["rl"] = "rl"
     env: str
     env_kwargs: Mapping[str, Any]
-    algo: Literal["trpo", "ppo", "ppo_lstm", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"]
+    algo: Algorithm
     algo_settings: Values  # arguments of the algorithm, and of its policy
     posterior: str  # or the bonus, if that has no posterior; "none": no bonus
     vime: Mapping[str, Any] | None  # arguments of `IntrinsicReward`; None: no bonus
@@ -150,6 +151,8 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     if options["algo"] == "trpo":
         steps = chosen.get("n_steps", 5000 // copies)
         settings |= _paper(steps * copies, copies)
+    if options["algo"] in ("ppo", "ppo_lstm"):  # longer steps lose again what they solved
+        settings["target_kl"] = 0.01
     off_policy = options["algo"] in OFF_POLICY
     if off_policy and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
         raise InputError("--algo-param n_steps is not supported with a bonus. Leave it out, or pass --posterior none")

@@ -50,6 +50,9 @@ TASKS = {
         "deep-sea-10": _task("explore/DeepSea-v0", 41_000, 0.99, "size:10"),
         "mountain-car": Task(("--env", "explore/SparseMountainCar-v0"), 50_000, 1),
         "noisy-tv-12": _task("explore/NoisyTVChain-v0", 33_000, 12, "length:12", "noise:4", little=LEFT),
+        "deep-sea-15": _task("explore/DeepSea-v0", 82_000, 0.99, "size:15"),
+        "key-door-10": _task("explore/KeyDoor-v0", 41_000, 1, "length:10"),
+        "empty-8": _task("explore/MiniGrid-v0", 41_000, 0.95, "task:Empty-8x8"),
     },
     "report": {
         "chain-40": _task("explore/Chain-v0", 82_000, 12, "length:40", little=LEFT),
@@ -58,10 +61,17 @@ TASKS = {
         "key-door-20": _task("explore/KeyDoor-v0", 82_000, 1, "length:20"),
         "cart-pole": _task("CartPole-v1", 49_000, 500),
         "acrobot": _task("Acrobot-v1", 49_000, -100, worst=-500),
-        "discrete-car": _task("MountainCar-v0", 102_000, -110, worst=-200),
+        "discrete-car": _task("MountainCar-v0", 200_000, -110, worst=-200),
+        "sparse-car": Task(("--env", "explore/SparseMountainCar-v0"), 200_000, 1),
+        "door-key-5": _task("explore/MiniGrid-v0", 82_000, 0.95, "task:DoorKey-5x5"),
+        "door-key-6": _task("explore/MiniGrid-v0", 82_000, 0.95, "task:DoorKey-6x6"),
+        "lunar-lander": _task("LunarLander-v3", 200_000, 250, worst=-200),
+        "deep-sea-30": _task("explore/DeepSea-v0", 400_000, 0.99, "size:30"),
+        "stochastic-sea-10": _task("explore/StochasticDeepSea-v0", 82_000, 0.99, "size:10"),
     },
 }
-FORMER = {  # defaults when the first table was measured
+# Defaults when the first candidates were measured; with PPO, target_kl was None, too.
+FORMER = {
     "last-layer": ("-p", "vime.clip=10", "-p", "vime.relevance=false"),
     "noisy-kfac": ("-p", "vime.clip=10", "-p", "vime.updates=500", "-p", "vime.batch_size=10"),
 }
@@ -77,7 +87,7 @@ CANDIDATES = {
         "-p", "vime.clip=100", "-p", f"vime.relevance={relevance}"
     )
     for inputs, relevance in (("all", "false"), ("relevant", "true"))
-}  # fmt: skip
+} | {f"target_kl {nats}": ("--algo-param", f"target_kl={nats}") for nats in ("none", 0.005, 0.01, 0.03)}  # fmt: skip
 CONDITIONS = {
     "none": ("--posterior", "none"),
     "rnd": ("--bonus", "rnd"),
@@ -144,6 +154,8 @@ def main(
         for condition in conditions.split(";") if conditions else every:
             for eta in grid if condition != "none" else [0.0]:
                 chosen = every[condition] if condition == "none" else (*every[condition], "--eta", f"{eta:g}")
+                if what == "choose" and "ppo" in TASKS[what][task].options and "target_kl" not in condition:
+                    chosen = (*chosen, "--algo-param", "target_kl=none")
                 name = f"{task}-{re.sub('[ ,]+', '-', condition)}-{eta:g}"
                 folder = trained(name, TASKS[what][task], chosen, first, seeds, jobs, runs)
                 rows = pd.read_csv(folder / "results.csv")

@@ -68,7 +68,7 @@ def test_rounded_targets_keep_a_deviation_and_predictions_are_densities():
     """Each x has one whole number. Without the resolution, the deviation shrinks to nothing."""
     x = np.repeat(np.arange(6.0), 20)[:, None]
     y = np.repeat([0.0, 1, 0, 2, 1, 3], 20)
-    settings = {"likelihood": "heteroscedastic", "epochs": 200, "random_state": 0, "dtype": "float32"}
+    settings = {"likelihood": "heteroscedastic", "epochs": 100, "random_state": 0, "dtype": "float32"}
     model = explore.BayesianRegressor(**settings).fit(x, y)
     likelihood: Any = model.model_.posterior.likelihood
     assert likelihood.resolution == pytest.approx((1 / y.std(),))
@@ -154,9 +154,9 @@ def growing(n, seed=0):
 
 
 def test_deviation_grows_where_the_noise_does():
-    x, y = (torch.as_tensor(a, dtype=torch.float32)[None] for a in growing(400))
+    x, y = (torch.as_tensor(a, dtype=torch.float32)[None] for a in growing(200))
     posterior = explore.posterior(
-        "noisy-kfac", Net(mlp(1, [20], 2)), Heteroscedastic(prior_shape=1.0, prior_rate=0.01), "default", epochs=300
+        "noisy-kfac", Net(mlp(1, [20], 2)), Heteroscedastic(prior_shape=1.0, prior_rate=0.01), "default", epochs=200
     )
     state = last_epoch(posterior, 4 * x - 2, y, Rng(0)).state
     at = torch.tensor([[[-1.6], [1.6]]])  # x = 0.1 and 0.9: deviations 0.025 and 0.41

@@ -1,15 +1,13 @@
 """Command-line options of `explore rl`."""
 
-from typing import Literal, get_args
+from typing import get_args
 
 import click
 
 from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
+from explore.cli.rl.algorithms import Algorithm
 
-Algorithm = Literal[
-    "trpo", "ppo", "ppo_lstm", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"
-]  # fmt: skip
 # Options that may be combined with --watch.
 WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 
@@ -17,7 +15,9 @@ WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 @click.command("rl", short_help="Train a policy with an intrinsic reward (VIME).")
 @click.option("--env", metavar="ID", help="From Gymnasium or `explore list envs`, or module:ID.")
 @click.option("--env-kwargs", multiple=True, metavar="KEY:VALUE", help="An argument of the environment; repeatable.")
-@click.option("--algo", type=click.Choice(get_args(Algorithm)), default="trpo", help="From stable-baselines3 or sb3-contrib.")
+@click.option(
+    "--algo", type=click.Choice(get_args(Algorithm)), default="trpo", help="From stable-baselines3 or sb3-contrib."
+)
 @click.option(
     "--algo-param", "algo_parameters", multiple=True, metavar="KEY=VALUE",
     help="An argument of the algorithm, net_arch, activation or log_std_init; repeatable.",

@@ -50,7 +50,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_the_end_of_one_process_ends_the_job_with_a_sentence(here, explore, rank):
     """Of the first one too, which alone knows how far the run is."""
     job = begin("--epochs", 4000)

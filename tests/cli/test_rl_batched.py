@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from explore.cli.rl.training import Training
 
@@ -65,10 +66,11 @@ def test_seeds_at_different_places_catch_up(explore, monkeypatch):
     same(found[found.seed == 2], wanted[wanted.seed == 2])  # the others began new episodes
 
 
-def test_conditions_share_batches_and_processes_share_seeds(explore):
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_conditions_share_batches_and_processes_share_seeds(explore, jobs):
     train(explore, *CHAIN[:-2], "--compare", "none,rnd", "--seeds", 2)
     both = rows(Path("runs/rl-explore-Chain-v0-ppo-none-rnd"))
-    train(explore, *CHAIN[:-2], "--posterior", "none", "--seeds", 3, "--jobs", 2, "--name", "none")
+    train(explore, *CHAIN[:-2], "--posterior", "none", "--seeds", 3, "--jobs", jobs, "--name", "none")
     alone = rows(Path("runs/rl-none"))
     same(both[both.condition == "none"].drop(columns="condition"), alone[alone.seed < 2])
 

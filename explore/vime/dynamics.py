@@ -27,6 +27,7 @@ from explore.vime.replay import Replay
 RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
 # Transitions and features by which the relevance of observations is found.
 RELEVANCE_ROWS, RELEVANCE_FEATURES = 512, 128
+CHECKS = 10  # weight samples that measure the quality of the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class DynamicsSettings(BonusSettings):
     relevance: bool | None = None
     updates: int = 50  # training steps after each batch of experience
     batch_size: int = 100  # transitions per step
-    samples: int = 30  # weight samples for "expected-gain" and "variance", and for the quality of the model
+    samples: int = 30  # weight samples for "expected-gain" and "variance"
 
     ranges: ClassVar[dict[str, str]] = {"updates": "[1, 1e7]", "batch_size": "[1, 1e7]", "samples": "[2, 1e4]"}
 
@@ -215,13 +216,13 @@ class Dynamics(Bonus):
         values = self.posterior.learned(state) | {"initial_curvature_share": share}
         return {name: float(value) for name, value in values.items()}
 
-    def predictor(self, rng: Rng) -> Predictor:
+    def predictor(self, rng: Rng, samples: int | None = None) -> Predictor:
         """Draw networks from the posterior."""
-        return Predictor.sample(self.posterior, self.state.posterior, self.settings.samples, rng)
+        return Predictor.sample(self.posterior, self.state.posterior, samples or self.settings.samples, rng)
 
     def quality(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], rng: Rng) -> dict[str, float]:
         """Return NLL per transition (nats), RMSE in standardised units, and the coverage of central 95 % intervals."""
-        metrics = self.predictor(rng).evaluate(*self.batch(inputs, following), ranked=False)
+        metrics = self.predictor(rng, CHECKS).evaluate(*self.batch(inputs, following), ranked=False)
         return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
     python -m experiments.large_tables.run choose --tables FOLDER    # one split of three tables
     python -m experiments.large_tables.run report --tables FOLDER    # three splits of three others
+    python -m experiments.large_tables.run later --tables FOLDER     # three more, after all settings were chosen
 
 The tables are of the UCI repository, as in github.com/treforevans/uci_datasets: bike, pumadyn32nm and elevators choose,
 and pol, parkinsons and keggdirected are reported; all six were named before the first run. A folder has them as
@@ -39,8 +40,12 @@ from explore.learning.scaling import resolution
 from explore.nets.likelihoods import Heteroscedastic
 from explore.nets.net import mlp
 
-SETS = {"choose": ("bike", "pumadyn32nm", "elevators"), "report": ("pol", "parkinsons", "keggdirected")}
-SPLITS = {"choose": 1, "report": 3}
+SETS = {
+    "choose": ("bike", "pumadyn32nm", "elevators"),
+    "report": ("pol", "parkinsons", "keggdirected"),
+    "later": ("sml", "skillcraft", "gas"),
+}
+SPLITS = {"choose": 1, "report": 3, "later": 3}
 DRAWS = 100
 NOISE = Heteroscedastic(prior_shape=1.0, prior_rate=0.01)
 

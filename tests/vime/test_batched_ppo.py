@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.nn.utils import parameters_to_vector
 
 import explore.envs  # noqa: F401  (registers its environments)
+from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.vime.sb3 import BatchedPPO, VIMECallback
 from explore.vime.sb3.batched_ppo import _Iteration
@@ -142,8 +143,20 @@ def test_actions_follow_the_policy():
     [
         (A2C, {"env": "CartPole-v1"}, "A2C is not PPO"),
         (PPO, {"env": "Pendulum-v1", "use_sde": True}, "use_sde is set"),
+        (PPO, {"env": "CartPole-v1", "policy_kwargs": {"optimizer_class": torch.optim.SGD}}, "not a plain MlpPolicy"),
         (PPO, {"env": "CartPole-v1"}, None),
     ],
 )
 def test_what_cannot_be_trained_together_is_named(kind, settings, reason):
-    assert BatchedPPO.refusal(kind("MlpPolicy", device="cpu", **settings)) == reason
+    made = kind("MlpPolicy", device="cpu", **settings)
+    assert (reason in (BatchedPPO.refusal(made) or "")) if reason else BatchedPPO.refusal(made) is None
+    if reason:
+        with pytest.raises(InputError, match=reason):
+            BatchedPPO([made], [0])
+
+
+def test_models_must_be_alike_and_go_on_to_the_end():
+    with pytest.raises(InputError, match="the models differ in gamma"):
+        BatchedPPO([model("CartPole-v1", 0), model("CartPole-v1", 1, gamma=0.9)], [0, 1])
+    with pytest.raises(InputError, match="a callback stopped a model"):
+        BatchedPPO([model("CartPole-v1", 0)], [0]).learn(600, [StopTrainingOnMaxEpisodes(1)])

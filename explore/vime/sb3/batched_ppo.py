@@ -24,10 +24,15 @@ from torch.distributions import Categorical, Distribution, Independent, Normal
 from torch.func import functional_call, vmap
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.vime.spaces import Array
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam
+SHARED = (
+    "n_envs", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm",
+    "target_kl", "normalize_advantage", "observation_space", "action_space",
+)  # fmt: skip
 LOGGED = ("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss")
 
 
@@ -35,12 +40,17 @@ class BatchedPPO:
     """Trains PPO models that differ only in their seeds, environments and callbacks.
 
     Args:
-        models: models of stable-baselines3 of which none has a `refusal`.
+        models: models of stable-baselines3. Raise InputError if one has a `refusal`, or other settings than the first.
         seeds: a root of random numbers for each; the noise of its iterations depends on it and `num_timesteps` alone.
     """
 
     def __init__(self, models: Sequence[PPO], seeds: Sequence[int]):
         self.models, self._seeds = list(models), list(seeds)
+        for model in models:
+            if reason := self.refusal(model):
+                raise InputError(f"BatchedPPO cannot train this model: {reason}")
+            if other := [name for name in SHARED if getattr(model, name) != getattr(models[0], name)]:
+                raise InputError(f"the models differ in {other[0]}; BatchedPPO needs the same settings in all")
 
     @staticmethod
     def refusal(model: BaseAlgorithm) -> str | None:
@@ -51,6 +61,8 @@ class BatchedPPO:
             return "observations are images or a Dict"
         if not isinstance(model.action_space, spaces.Discrete | spaces.Box):
             return f"actions are of type {type(model.action_space).__name__}"
+        if type(model.policy) is not ActorCriticPolicy or type(model.policy.optimizer) is not torch.optim.Adam:
+            return "the policy is not a plain MlpPolicy with Adam"
         return "use_sde is set" if model.use_sde else None
 
     def learn(self, timesteps: int, callbacks: Sequence[BaseCallback | list[BaseCallback]]) -> None:
@@ -263,7 +275,8 @@ def _step(model: Any, callback: BaseCallback, actions: Array, values: Tensor, lo
     new_obs, rewards, dones, infos = env.step(clipped_actions)
     model.num_timesteps += model.n_envs
     callback.update_locals(locals())
-    callback.on_step()
+    if not callback.on_step():
+        raise InputError("a callback stopped a model, but BatchedPPO trains all of them to the end; leave it out")
     model._update_info_buffer(infos, dones)
     if cut := [i for i in np.flatnonzero(dones) if infos[i].get("TimeLimit.truncated", False)]:
         last = model.policy.obs_to_tensor(np.stack([infos[i]["terminal_observation"] for i in cut]))[0]

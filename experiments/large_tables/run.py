@@ -84,7 +84,7 @@ CANDIDATES = {
     "ensemble, batch 128": Method("ensemble", ENSEMBLE | {"batch_size": 128}),
 }
 EVERY = METHODS | CANDIDATES
-OF_PART = {"choose": [*EVERY], "report": [*METHODS, BOOSTING]}
+OF_PART = {"choose": [*EVERY], "report": [*METHODS, BOOSTING], "later": [*METHODS, BOOSTING]}
 
 
 def table(name: str, folder: Path) -> Dataset:

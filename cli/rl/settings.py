@@ -151,8 +151,9 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     if options["algo"] == "trpo":
         steps = chosen.get("n_steps", 5000 // copies)
         settings |= _paper(steps * copies, copies)
-    if options["algo"] in ("ppo", "ppo_lstm"):  # longer steps lose again what they solved
-        settings["target_kl"] = 0.01
+    if options["algo"] in ("ppo", "ppo_lstm"):  # long and noisy steps lose again what they solved
+        whole = chosen.get("n_steps", settings["n_steps"]) * copies
+        settings |= {"target_kl": 0.01, "batch_size": min(256, whole), "learning_rate": 0.0005}
     off_policy = options["algo"] in OFF_POLICY
     if off_policy and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
         raise InputError("--algo-param n_steps is not supported with a bonus. Leave it out, or pass --posterior none")

@@ -70,12 +70,13 @@ TASKS = {
         "stochastic-sea-10": _task("explore/StochasticDeepSea-v0", 82_000, 0.99, "size:10"),
     },
 }
-# Defaults when the first candidates were measured; with PPO, target_kl was None, too.
+SB3 = ("--algo-param", "batch_size=64", "--algo-param", "learning_rate=0.0003")  # as in stable-baselines3
+# Defaults when the first candidates were measured; PPO had those of stable-baselines3, too.
 FORMER = {
     "last-layer": ("-p", "vime.clip=10", "-p", "vime.relevance=false"),
     "noisy-kfac": ("-p", "vime.clip=10", "-p", "vime.updates=500", "-p", "vime.batch_size=10"),
 }
-CANDIDATES = {
+FIRST = {
     f"{posterior}, {bonus}, {divisor}": (
         "--posterior", posterior, "--bonus", bonus, "--normalise", divisor, *FORMER[posterior]
     )
@@ -87,7 +88,15 @@ CANDIDATES = {
         "-p", "vime.clip=100", "-p", f"vime.relevance={relevance}"
     )
     for inputs, relevance in (("all", "false"), ("relevant", "true"))
-} | {f"target_kl {nats}": ("--algo-param", f"target_kl={nats}") for nats in ("none", 0.005, 0.01, 0.03)}  # fmt: skip
+}  # fmt: skip
+CANDIDATES = FIRST | {
+    f"target_kl {nats}": (*SB3, "--algo-param", f"target_kl={nats}") for nats in ("none", 0.005, 0.01, 0.03)
+} | {
+    f"batch_size {size}, learning_rate {rate}": (
+        "--algo-param", f"batch_size={size}", "--algo-param", f"learning_rate={rate}"
+    )
+    for size, rate in ((128, 0.0003), (256, 0.0003), (256, 0.0005), (256, 0.001))
+}  # fmt: skip
 CONDITIONS = {
     "none": ("--posterior", "none"),
     "rnd": ("--bonus", "rnd"),
@@ -154,8 +163,8 @@ def main(
         for condition in conditions.split(";") if conditions else every:
             for eta in grid if condition != "none" else [0.0]:
                 chosen = every[condition] if condition == "none" else (*every[condition], "--eta", f"{eta:g}")
-                if what == "choose" and "ppo" in TASKS[what][task].options and "target_kl" not in condition:
-                    chosen = (*chosen, "--algo-param", "target_kl=none")
+                if what == "choose" and "ppo" in TASKS[what][task].options and condition in FIRST:
+                    chosen = (*chosen, *SB3, "--algo-param", "target_kl=none")
                 name = f"{task}-{re.sub('[ ,]+', '-', condition)}-{eta:g}"
                 folder = trained(name, TASKS[what][task], chosen, first, seeds, jobs, runs)
                 rows = pd.read_csv(folder / "results.csv")

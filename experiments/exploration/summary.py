@@ -4,7 +4,7 @@
     FOLDER/bin/python experiments/exploration/summary.py
 
 Writes results/summary.md: for each task, the interquartile mean over seeds of the final return (a share of the best)
-with its interval, the median of the steps before the first reward, and how many seeds end at 0.9 or more; the
+with its interval, the median of the steps before the first success, and how many seeds end at 0.9 or more; the
 probability that a run of the default ends above one of another condition; and the difference of interquartile means to
 no bonus, paired by seed. Intervals are 95 % bootstrap intervals, 90 % for the difference, and Bonferroni's for the
 probabilities: 1 - 0.05 / (number of conditions).
@@ -22,7 +22,8 @@ RESULTS, DEFAULT, REPEATS = Path(__file__).parent / "results", "last-layer", 200
 
 def _estimates(scores, measure, size):
     """The estimate and its interval by name."""
-    values, ends = library.get_interval_estimates(scores, measure, reps=REPEATS, confidence_interval_size=size)
+    settings = {"reps": REPEATS, "confidence_interval_size": size, "random_state": np.random.RandomState(0)}
+    values, ends = library.get_interval_estimates(scores, measure, **settings)
     return {name: (float(np.ravel(value)[0]), *np.ravel(ends[name])) for name, value in values.items()}
 
 
@@ -50,7 +51,7 @@ def _text(three):
 
 def main():
     every = pd.read_csv(RESULTS / "report.csv")
-    head = "| task | condition | seeds | final return | at 0.9 | first reward | better than this | beside none |"
+    head = "| task | condition | seeds | final return | at 0.9 | first success | better than this | beside none |"
     lines = [head, "|" + "---|" * 8]
     for task, rows in every.groupby("task", sort=False):
         scores = {name: own.final.to_numpy()[:, None] for name, own in rows.groupby("condition", sort=False)}

@@ -35,7 +35,7 @@ class Experiment:
         self._each = settings.each
         every = dict.fromkeys(((name, seed) for seed in seeds for name in self._each), Position())
         self.positions = every | (self._positions(old.state) if old else {})
-        self._unfinished = [n for n, position in self.positions.items() if position.timesteps < settings.timesteps]
+        self._unfinished = self._shorter(self.positions)
         # Before the run folder is created, so that wrong settings leave no folder.
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
         alone = self._next and settings.batched and self._next.alone
@@ -139,10 +139,14 @@ class Experiment:
             every = [(next(iter(self._each)), *item) for item in every.items()]
         return {(name, int(seed)): Position(**position) for name, seed, position in every}
 
+    def _shorter(self, positions: Mapping[Key, Position]) -> list[Key]:
+        """Return the seeds that have taken fewer steps than they shall."""
+        return [key for key, position in positions.items() if position.timesteps < self.settings.timesteps]
+
     def _current(self, positions: Mapping[Key, Position]) -> list[Key]:
         """Return the unfinished seeds that are in training or come next, at most one group per job."""
-        left = {key for key, position in positions.items() if position.timesteps < self.settings.timesteps}
-        groups = [[key for key in group if key in left] for group in self._groups]
+        unfinished = set(self._shorter(positions))
+        groups = [[key for key in group if key in unfinished] for group in self._groups]
         return [key for group in list(filter(None, groups))[: self.settings.jobs] for key in group]
 
 

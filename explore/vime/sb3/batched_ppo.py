@@ -49,8 +49,8 @@ class BatchedPPO:
         for model in models:
             if reason := self.refusal(model):
                 raise InputError(f"BatchedPPO cannot train this model: {reason}")
-            if other := [name for name in SHARED if getattr(model, name) != getattr(models[0], name)]:
-                raise InputError(f"the models differ in {other[0]}; BatchedPPO needs the same settings in all")
+            if different := [name for name in SHARED if getattr(model, name) != getattr(models[0], name)]:
+                raise InputError(f"the models differ in {different[0]}; BatchedPPO needs the same settings in all")
 
     @staticmethod
     def refusal(model: BaseAlgorithm) -> str | None:

@@ -41,11 +41,12 @@ NETS = {"dense": (subject.MLP, (2,)), "conv": (subject.CONV, IMAGE), "norm": (NO
 # Values ----------------------------------------------------------------------------------------------------
 
 
-def projections(tensors: Iterator[Tensor]) -> list[float]:
-    """One number for each tensor, sorted, so that neither names nor order matter."""
+def projections(tensors: Iterator[Tensor], signs: bool = True) -> list[float]:
+    """One number for each tensor, sorted: names and order do not matter, nor, without `signs`, the signs of values."""
     found = []
     for tensor in tensors:
         values = tensor.detach().double().flatten()
+        values = values if signs else values.abs()
         found.append(float(values @ torch.cos(torch.arange(1.0, len(values) + 1, dtype=torch.float64))))
     return sorted(found)
 
@@ -63,14 +64,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 def states(*kinds: str, without: str = "") -> Iterator[Golden]:
     """Of each posterior and preset after three updates: on a dense net, a convolutional one, one with batch norms."""
     for name in (n for n in registry.names("posteriors") if n != without):
-        cls = registry.find("posteriors", name)
+        cls, signs = registry.find("posteriors", name), name != "slang"  # whose eigenvectors have any sign
         for preset in registry.presets(cls):
             for kind, (net, shape) in ((kind, NETS[kind]) for kind in kinds):
                 if posterior := made(name, net, preset):
-                    yield f"state {name} {preset} {kind}", projections(tensors_in(trained(posterior, shape)))
+                    yield f"state {name} {preset} {kind}", projections(tensors_in(trained(posterior, shape)), signs)
         for settings in ({"members": 2}, {"prior_variance": "learned"}):
             if posterior := made(name, subject.MLP, None, **settings):
-                yield f"state {name} {settings}", projections(tensors_in(trained(posterior, (2,))))
+                yield f"state {name} {settings}", projections(tensors_in(trained(posterior, (2,))), signs)
 
 
 def made(name: str, net: Any, preset: str | None, **settings: Any) -> Any:

@@ -219,6 +219,12 @@ def test_a_posterior_around_a_trained_module(shown):
     assert scores and float(scores[1]) < 0.2  # the noise's deviation is 0.1
 
 
+def test_what_gets_a_distribution(shown):
+    said = shown(EXAMPLES["what gets a distribution"])
+    counts = re.findall(r"Net of (\d+) weights.*; besides, (\d+) trained as point estimates", said)
+    assert counts == [("17", "112"), ("97", "32"), ("97", "32"), ("17", "112")]
+
+
 def test_ask_and_tell(shown):
     said = shown(shortened(EXAMPLES["ask and tell"], ("range(9)", "range(1)"), SMALL))
     assert 2 < float(said) < 9  # predicting the mean gives 9

@@ -14,6 +14,8 @@ def test_states_choices_and_bonuses_are_what_they_were():
     different = []
     for name, value in values.items():
         for new, old in zip(value, expected[name], strict=True):
-            if not np.allclose(new, old, rtol=1e-8, atol=1e-10, equal_nan=True):
+            # Bonuses are computed in single precision, whose last digits depend on the processor.
+            close = {"rtol": 1e-4, "atol": 1e-6} if name.startswith("bonus") else {"rtol": 1e-8, "atol": 1e-10}
+            if not np.allclose(new, old, equal_nan=True, **close):
                 different.append(name)
     assert not set(different)

@@ -222,14 +222,13 @@ def test_norms_start_as_the_identity():
 
 def test_wrong_calls():
     net, rng = Net(NETS["dense"][0]), Rng(0)
-    with pytest.raises(InputError, match="expected 2 weight matrices and 1 batch normalisations; got 2"):
+    with pytest.raises(
+        InputError, match="expected 2 weight matrices, 1 batch normalisations and 0 point estimates; got 2"
+    ):
         net.output(net.glorot(1, rng, 1), torch.ones(1, 2, 3))
     layers = (*net.glorot(1, rng, 1), *net.unit_norms(1, rng))
     with pytest.raises(InputError, match="'1': cannot normalise a single value per channel"):
         net.train_forward(layers, torch.ones(1, 1, 3))
-    used = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    with pytest.raises(InputError, match="'1.1' shares its weights"):
-        Net(nn.Sequential(used[1], used))
 
 
 def test_patches_of_one_layer_at_a_time_and_of_the_examples_asked_for():

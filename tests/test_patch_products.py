@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from explore.core.rng import Rng
 from explore.nets.net import Net
-from explore.nets.slots.convolution import patch_products as products
+from explore.nets.slots.patches import patch_products as products
 
 
 @pytest.mark.parametrize("seed", range(200))

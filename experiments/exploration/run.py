@@ -51,6 +51,7 @@ TASKS = {
         "mountain-car": Task(("--env", "explore/SparseMountainCar-v0"), 50_000, 1),
         "noisy-tv-12": _task("explore/NoisyTVChain-v0", 33_000, 12, "length:12", "noise:4", little=LEFT),
         "deep-sea-15": _task("explore/DeepSea-v0", 82_000, 0.99, "size:15"),
+        "deep-sea-18": _task("explore/DeepSea-v0", 102_000, 0.99, "size:18"),
         "key-door-10": _task("explore/KeyDoor-v0", 41_000, 1, "length:10"),
         "empty-8": _task("explore/MiniGrid-v0", 41_000, 0.95, "task:Empty-8x8"),
     },
@@ -96,6 +97,8 @@ CANDIDATES = FIRST | {
         "--algo-param", f"batch_size={size}", "--algo-param", f"learning_rate={rate}"
     )
     for size, rate in ((128, 0.0003), (256, 0.0003), (256, 0.0005), (256, 0.001))
+} | {
+    f"ent_coef {weight}": ("--algo-param", f"ent_coef={weight}") for weight in (0.0, 0.003, 0.01)
 }  # fmt: skip
 CONDITIONS = {
     "none": ("--posterior", "none"),

@@ -6,7 +6,8 @@ draws, and an interrupted run can resume without a saved generator state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -106,3 +107,14 @@ class Rng:
             raise ValueError(f"{shape[0]} replicas cannot be split into {self.arms} equal arms")
         numbers = kind(first, *shape[1:], generator=self.generator, device=self.device, dtype=self.dtype)
         return numbers if self.arms == 1 else numbers.repeat(self.arms, *[1] * (len(shape) - 1))
+
+
+@contextmanager
+def forked(seed: int, device: torch.device) -> Iterator[None]:
+    """Let torch's global generators start from a seed within a block, for code that draws from them."""
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)
+        for each in cuda:
+            torch.cuda.default_generators[each.index or 0].manual_seed(seed)
+        yield

@@ -116,14 +116,15 @@ class Taps:
 class NormTaps(NamedTuple):
     """The statistics and gradients of one batch-norm layer in a training pass."""
 
-    statistics: Float[Tensor, "R S 2 C"]  # mean and unbiased variance of the batch
+    statistics: Float[Tensor, "R _S 2 C"]  # mean and unbiased variance of the batch
     grads: Float[Tensor, "R S 2 C"]  # d log p(y | x, W) / d (scale, shift), summed over the batch
 
 
 class LayerTaps(tuple[Taps, ...]):
-    """The taps of all weight layers; after a pass in training mode, `norms` has the taps of all batch-norm layers."""
+    """The taps of all weight layers; after a pass in training mode, also those of other tensors that are trained."""
 
-    norms: tuple[NormTaps, ...] = ()
+    norms: tuple[NormTaps, ...] = ()  # of batch-norm layers
+    points: tuple[Float[Tensor, "R _S ..."], ...] = ()  # gradients of point estimates, summed over the batch
 
 
 def flatten(weights: Sequence[Tensor]) -> Tensor:

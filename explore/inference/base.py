@@ -13,35 +13,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from explore.core.context import Turn
 from explore.core.errors import Checked, InputError
 from explore.core.linalg import over
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, NormTaps, State, Weights
-from explore.execution import parallel
+from explore.core.shapes import Batch, Info, State, Weights
 from explore.inference.structures.base import Dampings
 from explore.inference.updates import adam
+from explore.inference.updates.adam import NormPolicy, NormState, PointsState
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, Phi, check_likelihood, count_samples
 
 L = TypeVar("L", bound=Layer)
 LEAST, MOST = 1e-4, 1e2
-NormPolicy = Literal["frozen", "adam"]
-"""Batch-norm scales and shifts: "frozen" at 1 and 0, or trained by "adam" on the likelihood alone."""
 Rows = float | Float[Tensor, "_R _I 1"]
 """The prior variance of one coordinate tensor: a scalar, one per replica ([R, 1, 1]) or one per row ([R, I, 1])."""
-
-
-class NormState(NamedTuple):
-    """The state of a network's batch-norm layers; empty for a network without batch norm."""
-
-    values: tuple[Float[Tensor, "R _M 4 _C"], ...]  # scale, shift, running mean, variance; M = members or 1
-    moving: adam.Moving  # Adam's state for scale and shift, if they are trained
 
 
 class Prior(NamedTuple):
@@ -61,6 +52,7 @@ class Common(NamedTuple):
     n_data: Float[Tensor, ""]  # N, the effective data size; on the CPU
     norms: NormState  # batch-norm layers
     prior: Prior | None = None  # learned prior variances; None: prior_variance is fixed
+    points: PointsState = PointsState()  # point estimates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +66,7 @@ class Predictive(Checked, ABC):
     min_batches: int = 1  # ... but at least this many
     batch_norm: NormPolicy = "frozen"  # whether to train the scales and shifts of batch-norm layers
     batch_norm_lr: float = 0.001  # Adam's learning rate for scales and shifts
+    points_lr: float = 0.001  # Adam's learning rate for other parameters of the network that are point estimates
 
     # Allowed intervals of numeric settings; settings without an interval must be positive.
     ranges: ClassVar[dict[str, str]] = {
@@ -164,10 +157,27 @@ class Predictive(Checked, ABC):
         """Return layers with n joint weight samples, or all if there are fewer. All inputs share these samples."""
 
     def layers(self, state: State, weights: Sequence[L], samples: int | None = None) -> tuple[L | Tensor, ...]:
-        """Return `weights`, then the state's batch-norm values for the S samples of `weights` (default: `samples`)."""
-        count = count_samples(weights, samples)
+        """Return `weights`, and then batch norm and point estimates for their S samples (default: `samples`)."""
+        count, shared = count_samples(weights, samples), state.common
         # From the first S members, or shared by all samples.
-        return (*weights, *(v[:, :count].expand(-1, count, -1, -1) for v in state.common.norms.values))
+        return (*weights, *(v[:, :count] for v in (*shared.norms.values, *shared.points.values)))
+
+    def sample_modules(self, state: State, n: int, rng: Rng) -> list[nn.Module]:
+        """Return n copies of the module of `net`, each with one sample of its weights; the state has one replica."""
+        layers = self._of_one(state, self.sample(state, n, rng))
+        return [self.net.module(layers, i) for i in range(count_samples(layers))]
+
+    def write_back(self, state: State, module: nn.Module | None = None) -> nn.Module:
+        """Write the mean weights into `module`, by default a copy of the module of `net`, and return it."""
+        if not self.certain and not hasattr(self, "at_mean"):
+            raise InputError(f"{type(self).__name__} has no mean weights; use sample_modules")
+        layers = self.sample(state, 1, Rng(0)) if self.certain else cast(Any, self).at_mean(state)
+        return self.net.module(self._of_one(state, layers), into=module)
+
+    def _of_one(self, state: State, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        if not self.of_weights or len(state.common.alive) > 1:
+            raise InputError("only the weights of one replica of a network can be written into a module")
+        return layers
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
         """Return n weight samples, with one noise draw each. A point estimate with n = 1 uses the expected noise."""
@@ -296,36 +306,13 @@ class Variational(Predictive):
 
 def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:
     """Return the common part of an initial state, with separate batch-norm values for each of the `members`."""
-    norms = tuple(v.repeat(1, members, 1, 1) for v in posterior.net.initial_norms(replicas, rng))
-    trained = tuple(v[:, :, :2] for v in norms) if posterior.batch_norm == "adam" else ()
     return Common(
         noise=posterior.likelihood.init(posterior.net.outputs, replicas, rng),
         alive=torch.ones(replicas, dtype=torch.bool, device=rng.device),
         step=torch.tensor(0),
         taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),
         n_data=torch.tensor(float(posterior.stands_for(n_data)), dtype=torch.float64),
-        norms=NormState(norms, adam.start(trained)),
+        norms=adam.start_norms(posterior, replicas, rng, members),
         prior=posterior.start_prior(replicas, rng),
+        points=adam.start_points(posterior, replicas, rng, members),
     )
-
-
-def advance_norms(
-    norms: NormState, net: Network, taps: tuple[NormTaps, ...], count: tuple[int, int], lr: float, step: Tensor
-) -> NormState:
-    """Update running statistics, scales and shifts of batch-norm layers from the taps of a training pass.
-
-    `count` is (number of samples, number of examples), `step` the number of this step for each replica, [R].
-    """
-    values, gradients = [], []
-    for v, t, norm in zip(norms.values, taps, net.norms, strict=True):
-        statistics, gradient = t.statistics, t.grads / count[1]
-        if v.shape[1] == 1:
-            statistics, gradient = statistics.mean(1, keepdim=True), gradient.sum(1, keepdim=True) / count[0]
-        statistics, gradient = parallel.mean((statistics, gradient))
-        values.append(torch.cat([v[:, :, :2], torch.lerp(v[:, :, 2:], statistics, norm.momentum)], 2))
-        gradients.append(-gradient * norm.affine)  # zero for layers without scale and shift
-    if not norms.moving.first:
-        return NormState(tuple(values), norms.moving)
-    points = tuple(v[:, :, :2] for v in values)
-    points, moving = adam.descend(points, tuple(gradients), norms.moving, adam.rates(lr, step.double()))
-    return NormState(tuple(torch.cat([p, v[:, :, 2:]], 2) for p, v in zip(points, values, strict=True)), moving)

@@ -92,7 +92,7 @@ class GaussianPosterior(Variational):
             return super().functions(state, n, rng)
         density = self.gaussian(state)
         changes = drawn(centred(density), n, rng)
-        functions = Functions.around(self.completed(state, density[0]), state.common.norms.values, changes)
+        functions = Functions.around(self.completed(state, density[0]), self.layers(state, (), n), changes)
         return LinearisedNet(self.net), (functions,), self.likelihood.sample_noise(state.common.noise, n, rng)
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:

@@ -26,16 +26,16 @@ class Functions(NamedTuple):
     """S linear functions of the weights, around k mean weights M (one for each member of a mixture)."""
 
     mean: tuple[Float[Tensor, "R k _I _O"], ...]  # M
-    norms: tuple[Float[Tensor, "R k 4 _C"], ...]  # batch-norm layers
+    fixed: tuple[Float[Tensor, "R k ..."], ...]  # batch norm and point estimates
     changes: tuple[Float[Tensor, "R k e _I _O"], ...]  # w - M of e functions per member, of some last layers
     weights: tuple[Float[Tensor, "R k e _I _O"], ...] = ()  # networks to which J(x) (w - M) is added; empty: at M
     chosen: Int[Tensor, "R S"] | None = None  # which of the k e functions to use; None: all
 
     @staticmethod
-    def around(mean: Means, norms: Weights, changes: Weights, weights: Weights = ()) -> Functions:
-        """Return functions around one mean M, from tensors [R, I, O], [R, 1, 4, C] and [R, S, I, O]."""
+    def around(mean: Means, fixed: Sequence[Tensor], changes: Weights, weights: Weights = ()) -> Functions:
+        """Return functions around one mean M, from tensors [R, I, O], [R, 1, ...] and [R, S, I, O]."""
         mean, changes, weights = (tuple(t.unsqueeze(1) for t in each) for each in (mean, changes, weights))
-        return Functions(mean, tuple(norms), changes, weights)
+        return Functions(mean, tuple(fixed), changes, weights)
 
     @property
     def samples(self) -> int:
@@ -73,7 +73,7 @@ class LinearisedNet:
 
     def _linear(self, functions: Functions, x: Tensor) -> tuple[Float[Tensor, "Rk _e B O"], Float[Tensor, "Rk e B O"]]:
         """Return f(x; M) and J(x) (w - M)."""
-        means = tuple(m.unsqueeze(1) for m in (*functions.mean, *functions.norms))
+        means = tuple(m.unsqueeze(1) for m in (*functions.mean, *functions.fixed))
         out, rows = at_mean(self.net, means, x, len(functions.changes))
         of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
         return out.unsqueeze(1), added([along(taps, change) for taps, change in of_layers])
@@ -91,8 +91,7 @@ class LinearisedNet:
         return out, change
 
     def _sampled(self, functions: Functions, weights: Weights, x: Tensor) -> Float[Tensor, "Rk e B O"]:
-        norms = (v.unsqueeze(1).expand(-1, weights[0].shape[1], -1, -1) for v in functions.norms)
-        return self.net.output((*weights, *norms), x)
+        return self.net.output((*weights, *(v.unsqueeze(1) for v in functions.fixed)), x)
 
 
 def at_mean(

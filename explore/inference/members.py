@@ -22,8 +22,9 @@ from explore.core.context import Turn
 from explore.core.errors import InputError, check_range, describe, fits, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
-from explore.inference.base import NormPolicy, Predictive, Variational
+from explore.inference.base import Predictive, Variational
 from explore.inference.linearised import Functions
+from explore.inference.updates.adam import NormPolicy
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
 
 Drawn = TypeVar("Drawn")
@@ -49,6 +50,7 @@ class Mixture(Predictive):
     min_batches: int = field(init=False, repr=False)
     batch_norm: NormPolicy = field(init=False, repr=False)
     batch_norm_lr: float = field(init=False, repr=False)
+    points_lr: float = field(init=False, repr=False)
 
     pretrained_error: ClassVar[str] = "mixture members need different initial weights"
     mixture_error: ClassVar[str] = "a mixture cannot be mixed again; set members once"

@@ -37,6 +37,13 @@ class Norm(NamedTuple):
     eps: float
 
 
+class Point(NamedTuple):
+    """A parameter that is trained as a point estimate."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
 @runtime_checkable
 class Network(Protocol):
     """The interface of networks that posteriors use; see `Net` for the methods."""
@@ -46,6 +53,7 @@ class Network(Protocol):
     convolutions: tuple[bool, ...]  # whether each layer is a convolution
     sequence: tuple[type[nn.Module], ...]  # types of the modules in a plain nn.Sequential; else the module's type
     norms: tuple[Norm, ...]  # the batch-norm layers
+    points: tuple[Point, ...]  # other parameters that are trained as point estimates
     outputs: int
     weights: int  # number of weights
     trained: bool
@@ -56,14 +64,18 @@ class Network(Protocol):
     def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]: ...
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]: ...
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]: ...
+    def initial_points(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 ..."], ...]: ...
+    def module(self, layers: Layers, sample: int = 0, into: nn.Module | None = None) -> nn.Module: ...
     def forward(
         self, layers: Layers, x: Tensor, samples: int | None = None, last: int = 0
     ) -> tuple[Tensor, Pullback]: ...
-    def train_forward(self, layers: Layers, x: Tensor, samples: int | None = None) -> tuple[Tensor, Pullback]: ...
+    def train_forward(
+        self, layers: Layers, x: Tensor, samples: int | None = None, seed: int = 0
+    ) -> tuple[Tensor, Pullback]: ...
     def output(self, layers: Layers, x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]: ...
     def train_output(
-        self, layers: Layers, x: Tensor, samples: int | None = None
-    ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]: ...
+        self, layers: Layers, x: Tensor, samples: int | None = None, seed: int = 0
+    ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R _S 2 _C"], ...]]: ...
 
 
 def count_samples(layers: Sequence[Any], default: int | None = None) -> int:

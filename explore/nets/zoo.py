@@ -1,4 +1,4 @@
-"""Image networks from the papers or from users: torch modules of Linear, Conv2d and BatchNorm layers for `Net`.
+"""Image networks from the papers or from users: torch modules for `Net`.
 
 Images are [B, in_channels, size, size], outputs [B, classes]. Networks add by `x + y`, not `x += y`, because `Net`
 keeps the inputs of layers.
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from explore import registry
 from explore.core.errors import InputError, check_settings, listed, one_of, raised, shown
-from explore.nets import modules
+from explore.core.rng import forked
+from explore.nets import fates
 from explore.nets.likelihoods import Categorical, check_logits
 from explore.nets.net import Net, mlp
 from explore.runs.recorded import Values
@@ -253,7 +254,7 @@ def check_known(name: str, now: Sequence[float], recorded: Sequence[float] | Non
 
 
 def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[Tensor]:
-    modules.check(module)  # reject unsupported layers before running them
+    fates.check(module)  # reject unsupported layers before running them
     rng = torch.Generator().manual_seed(0)
     normalises = any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in module.modules())
     with torch.no_grad():
@@ -263,7 +264,8 @@ def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[
         try:
             results = [module.eval()(images)]
             if normalises:
-                module.train()(images)
+                with forked(0, images.device):  # for dropout
+                    module.train()(images)
                 results.append(module.eval()(images))
         except Exception as error:
             shown = ", ".join(map(str, shape))

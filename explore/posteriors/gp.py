@@ -100,8 +100,8 @@ class GP(Predictive):
         if not hasattr(self.likelihood, "noise_std"):
             name = type(self.likelihood).__name__
             raise InputError(f"gp does not support the likelihood {name}; use Gaussian or Heteroscedastic")
-        if any(self.net.convolutions) or self.net.norms:
-            raise InputError("gp does not support convolutions or batch norm; use a network of dense layers")
+        if any(self.net.convolutions) or self.net.norms or self.net.points:
+            raise InputError("gp takes only the sizes of a network of dense layers; use one such as explore.mlp")
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> GPState:
         count, inputs = int(n_data), self.net.shapes[0][0] - self.net.biases[0]

@@ -85,8 +85,8 @@ class MCLMC(SampledPosterior):
     }  # fmt: skip
 
     def check_supported(self) -> None:
-        if self.net.norms:
-            raise InputError("mclmc does not support batch norm; use a network without it")
+        if self.net.norms or self.net.points:
+            raise InputError("mclmc does not support batch norm or point estimates; use a network without them")
         unknown = self.likelihood.expected(self.likelihood.init(self.net.outputs, 1, Rng(0)))
         if unknown is not None and not hasattr(self.likelihood, "squares"):
             kind = type(self.likelihood).__name__

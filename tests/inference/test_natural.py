@@ -251,9 +251,9 @@ def test_without_weight_noise_gradients_are_taken_at_the_mean(name, monkeypatch)
     net, seen = Net(MODULE), []
     forward = net.train_forward
 
-    def noted(weights, x):
+    def noted(weights, x, seed):
         seen.append(weights)
-        return forward(weights, x)
+        return forward(weights, x, seed=seed)
 
     monkeypatch.setattr(net, "train_forward", noted)
     posterior = method(name, net, LIKELIHOOD, weight_noise=False)

@@ -1,14 +1,22 @@
-"""Adam (Kingma and Ba, 2015) as a pure function, for posteriors trained with ordinary gradients."""
+"""Adam (Kingma and Ba, 2015) as a pure function, and the parameters that it trains beside every posterior.
+
+These are the scales and shifts of batch norm, and the parameters of a network that are point estimates.
+"""
+
+from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.linalg import over
-from explore.core.shapes import Taps, Weights
+from explore.core.rng import Rng
+from explore.core.shapes import NormTaps, Taps, Weights
 from explore.execution import parallel
+from explore.nets.protocols import Network
 
 Tensors = tuple[Tensor, ...]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
@@ -52,3 +60,72 @@ def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: tupl
 def cosine(progress: float) -> float:
     """Return the factor of a cosine schedule, which falls from 1 to 0 over training."""
     return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+
+
+# Besides weights with a distribution ------------------------------------------------------------------------
+
+NormPolicy = Literal["frozen", "adam"]
+"""Batch-norm scales and shifts: "frozen" at 1 and 0, or trained by "adam" on the likelihood alone."""
+
+
+class NormState(NamedTuple):
+    """The state of a network's batch-norm layers; empty for a network without batch norm."""
+
+    values: tuple[Float[Tensor, "R _M 4 _C"], ...]  # scale, shift, running mean, variance; M = members or 1
+    moving: Moving  # Adam's state for scale and shift, if they are trained
+
+
+class PointsState(NamedTuple):
+    """The parameters of a network that are trained as point estimates, by Adam on the likelihood alone."""
+
+    values: tuple[Float[Tensor, "R _M ..."], ...] = ()
+    moving: Moving = Moving((), ())
+
+
+def start_norms(posterior: Any, replicas: int, rng: Rng, members: int) -> NormState:
+    """Return the initial state of batch norm, with separate values for each of the `members`."""
+    norms = tuple(v.repeat(1, members, 1, 1) for v in posterior.net.initial_norms(replicas, rng))
+    trained = tuple(v[:, :, :2] for v in norms) if posterior.batch_norm == "adam" else ()
+    return NormState(norms, start(trained))
+
+
+def start_points(posterior: Any, replicas: int, rng: Rng, members: int) -> PointsState:
+    """Return the initial state of the point estimates, with separate values for each of the `members`."""
+    points = tuple(v.repeat(1, members, *[1] * (v.dim() - 2)) for v in posterior.net.initial_points(replicas, rng))
+    return PointsState(points, start(points))
+
+
+def advance_norms(
+    norms: NormState, net: Network, taps: tuple[NormTaps, ...], count: tuple[int, int], lr: float, step: Tensor
+) -> NormState:
+    """Update running statistics, scales and shifts of batch-norm layers from the taps of a training pass.
+
+    `count` is (number of samples, number of examples), `step` the number of this step for each replica, [R].
+    """
+    values, gradients = [], []
+    for v, t, norm in zip(norms.values, taps, net.norms, strict=True):
+        statistics = t.statistics.mean(1, keepdim=True) if v.shape[1] == 1 else t.statistics
+        statistics, gradient = parallel.mean((statistics, _mean_gradient(v, t.grads, count)))
+        values.append(torch.cat([v[:, :, :2], torch.lerp(v[:, :, 2:], statistics, norm.momentum)], 2))
+        gradients.append(-gradient * norm.affine)  # zero for layers without scale and shift
+    if not norms.moving.first:
+        return NormState(tuple(values), norms.moving)
+    points = tuple(v[:, :, :2] for v in values)
+    points, moving = descend(points, tuple(gradients), norms.moving, rates(lr, step.double()))
+    return NormState(tuple(torch.cat([p, v[:, :, 2:]], 2) for p, v in zip(points, values, strict=True)), moving)
+
+
+def advance_points(
+    points: PointsState, grads: tuple[Tensor, ...], count: tuple[int, int], lr: float, step: Tensor
+) -> PointsState:
+    """Take one step of Adam on the point estimates; the arguments are those of `advance_norms`."""
+    if not points.values:
+        return points
+    descents = tuple(-_mean_gradient(v, g, count) for v, g in zip(points.values, grads, strict=True))
+    size = rates(lr, step.double())
+    return PointsState(*descend(points.values, parallel.mean(descents), points.moving, size))
+
+
+def _mean_gradient(values: Tensor, grads: Tensor, count: tuple[int, int]) -> Tensor:
+    """Return the mean over examples, and over samples if they share the values, of gradients summed over both."""
+    return grads.sum(1, keepdim=True) / math.prod(count) if values.shape[1] == 1 else grads / count[1]

@@ -66,5 +66,5 @@ class DampedNaturalGradient(NaturalGradient):
         rest = Blocks(tuple(Diagonal(1 / v, s.inputs, s.outputs) for v, s in zip(apart, spectra, strict=True)))
         weights = drawn((state.mean, damped, scale), n, rng)
         changes = drawn(centred((state.mean, rest, scale)), n, rng)
-        functions = Functions.around(state.mean, state.common.norms.values, changes, weights)
+        functions = Functions.around(state.mean, self.layers(state, (), 1), changes, weights)
         return LinearisedNet(self.net), (functions,), self.likelihood.sample_noise(state.common.noise, n, rng)

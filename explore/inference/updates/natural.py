@@ -80,7 +80,7 @@ class NaturalPosterior(GaussianPosterior):
         else:
             weights, samples = tuple(m.unsqueeze(1) for m in self.training_density(state)[0]), 1
         noise = self.likelihood.sample_noise(state.common.noise, samples, rng)
-        forward = partial(steps.forward_in_parts, self.net, parts=parts)
+        forward = partial(steps.forward_in_parts, self.net, parts=parts, seed=int(state.common.step))
         return weights, steps.train_pass(self, state, weights, noise, batch, forward)
 
 
@@ -150,7 +150,7 @@ class NaturalGradient(NaturalPosterior):
 
         gradient = mean_gradient(forward.taps)
         regularised = parallel.mean(regularised_gradient(gradient, weights, gamma))
-        common = steps.advance(state.common, self, forward.out, forward.y, forward.taps.norms, self.kl_weight)
+        common = steps.advance(state.common, self, forward.out, forward.y, forward.taps, self.kl_weight)
         correction = 1 - self.momentum ** common.taken.double()
         average, corrected = steps.momentum(state.momentum, regularised, self.momentum, correction)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))

@@ -56,7 +56,7 @@ class Local:
             return self._drawn(mean, product(a.square(), self.std.square()))
         examples = mean.shape[2]
         weights, into, out = self._flips(examples, a.shape[1])
-        flipped = a.unflatten(0, (-1, examples)) * into[0, ..., None, None]
+        flipped = a.unflatten(0, (-1, examples)) * into[0].view(*into.shape[1:], *[1] * (a.dim() - 2))
         return mean + product(flipped.flatten(0, 1), weights.flatten(0, 2)) * out.unsqueeze(3)
 
     def _drawn(self, mean: Tensor, variance: Tensor) -> Tensor:

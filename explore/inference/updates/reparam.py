@@ -26,7 +26,7 @@ from explore.core import tree
 from explore.core.context import Number, Turn, numbers
 from explore.core.errors import InputError
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, Means, NormTaps, Taps
+from explore.core.shapes import Batch, Info, LayerTaps, Means, NormTaps, Taps
 from explore.execution import parallel
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
@@ -198,16 +198,19 @@ class Reparameterised(GaussianPosterior):
             lead = lead if z else (*lead, batch.x.shape[1])
             built, excess = self._build(differentiable, lead, parallel.apart(rng, step, 2), z)
             layers = self.layers(state, built, self.samples)
-            norms = tuple(v.detach().requires_grad_() for v in layers[len(built) :] if isinstance(v, Tensor))
-            out, statistics = self.net.train_output((*built, *norms), batch.x, samples=self.samples)
+            fixed = tuple(v.detach().requires_grad_() for v in layers[len(built) :] if isinstance(v, Tensor))
+            out, statistics = self.net.train_output((*built, *fixed), batch.x, samples=self.samples, seed=step)
             nll = -self.likelihood.log_prob(noise, self._weighted(noise, out), y).mean((1, 2))
             loss = nll + (self.kl_weight / n_data) * (super().kl_prior(differentiable) + excess)
-            gradients = torch.autograd.grad(loss.sum(), (*free, *norms))  # replicas are independent, so the sum is safe
+            # Replicas are independent, so the sum is safe.
+            gradients = torch.autograd.grad(loss.sum(), (*free, *fixed), allow_unused=True, materialize_grads=True)
 
         size, floor = numbers(self.turn(step, progress))
         values, moving = adam.descend(old, parallel.mean(gradients[: len(old)]), state.moving, (size, floor))
         count = out.shape[1] * out.shape[2]
-        taps = tuple(NormTaps(s, -count * g[:, :, :2]) for s, g in zip(statistics, gradients[len(old) :], strict=True))
+        slopes, taps = [-count * g for g in gradients[len(old) :]], LayerTaps()
+        taps.norms = tuple(NormTaps(s, g[:, :, :2]) for s, g in zip(statistics, slopes, strict=False))
+        taps.points = tuple(slopes[len(statistics) :])
         shared = advance(shared, self, out.detach(), y, taps, self.kl_weight)
         if step <= self.noise_start:
             shared = shared._replace(noise=state.common.noise)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,8 +15,9 @@ from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, LayerTaps, Means, NormTaps, State, Taps, Weights
 from explore.execution import parallel
-from explore.inference.base import Common, Predictive, advance_norms
+from explore.inference.base import Common, Predictive
 from explore.inference.structures.base import dot
+from explore.inference.updates.adam import advance_norms, advance_points
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, Pullback
 
 Fisher = Literal["true", "empirical", "exact"]
@@ -46,7 +48,8 @@ def train_pass(
     forward: Callable[..., tuple[Tensor, Pullback]] | None = None,
 ) -> Pass:
     """Run the network in training mode (or `forward`) at S weight samples, and backpropagate the log-likelihood."""
-    out, pullback = (forward or posterior.net.train_forward)(posterior.layers(state, weights), batch.x)
+    forward = forward or partial(posterior.net.train_forward, seed=int(state.common.step))
+    out, pullback = forward(posterior.layers(state, weights), batch.x)
     y = batch.y.unsqueeze(1)
     nll = parallel.mean(-posterior.likelihood.log_prob(noise, out, y).mean((1, 2)))
     score = posterior.likelihood.score(noise, out, y)
@@ -73,20 +76,20 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
     """Return only the `nll` of a training pass; `weights` has S samples for each part of the batch in this process."""
     layers, parts = posterior.layers(state, weights), parallel.world().held
     if parts == 1:
-        out = posterior.net.train_output(layers, batch.x)[0]
+        out = posterior.net.train_output(layers, batch.x, seed=int(state.common.step))[0]
     else:
-        out = forward_in_parts(posterior.net, layers, batch.x, parts)[0]
+        out = forward_in_parts(posterior.net, layers, batch.x, parts, int(state.common.step))[0]
     return parallel.mean(-posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2)))
 
 
 def forward_in_parts(
-    net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
+    net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int, seed: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
     """Run a training pass with K samples per part of the batch; taps have parts * K samples of B / parts examples."""
     if parts == 1:
-        return net.train_forward(weights, x)
-    every = [w.expand(-1, parts, -1, -1) if w.shape[1] == 1 else w for w in weights]
-    out, pullback = net.train_forward([_split(w, parts) for w in every], _split(x, parts))
+        return net.train_forward(weights, x, seed=seed)
+    every = [w.expand(-1, parts, *w.shape[2:]) if w.shape[1] == 1 else w for w in weights]
+    out, pullback = net.train_forward([_split(w, parts) for w in every], _split(x, parts), seed=seed)
     samples = out.shape[1]
 
     def joined(taps: Taps) -> Taps:
@@ -99,6 +102,7 @@ def forward_in_parts(
         separate = pullback(dout.unflatten(2, (parts, -1)).transpose(1, 2).flatten(0, 1))
         taps = LayerTaps(map(joined, separate))
         taps.norms = tuple(NormTaps(*(_join(t, parts) for t in norm)) for norm in separate.norms)
+        taps.points = tuple(_join(t, parts) for t in separate.points)
         return taps
 
     return out.unflatten(0, (-1, parts)).transpose(1, 2).flatten(2, 3), back
@@ -213,19 +217,20 @@ def end_update(
     posterior: Predictive, forward: Pass, new: State, old: State, kl_weight: Number = 1.0, ok: Tensor | None = None
 ) -> tuple[State, Info]:
     """Update the `common` part of the state and freeze failed replicas. Return the new state and values to log."""
-    common = advance(old.common, posterior, forward.out, forward.y, forward.taps.norms, kl_weight)
+    common = advance(old.common, posterior, forward.out, forward.y, forward.taps, kl_weight)
     return settle(new._replace(common=common), old, ok), {"nll": forward.nll}
 
 
 def advance(
-    shared: Common, posterior: Predictive, out: Tensor, y: Tensor, norms: tuple[NormTaps, ...], kl_weight: Number
+    shared: Common, posterior: Predictive, out: Tensor, y: Tensor, taps: LayerTaps, kl_weight: Number
 ) -> Common:
-    """Return the common state after one more update: new noise posterior and batch norm, incremented step counts."""
+    """Return the common state after one more update: new noise, batch norm and point estimates, and step counts."""
     noise = parallel.mean(posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight))
     taken, count = shared.taken + 1, (out.shape[1], out.shape[2])
-    moved = advance_norms(shared.norms, posterior.net, norms, count, posterior.batch_norm_lr, taken)
+    moved = advance_norms(shared.norms, posterior.net, taps.norms, count, posterior.batch_norm_lr, taken)
+    points = advance_points(shared.points, taps.points, count, posterior.points_lr, taken)
     eta = shared.prior and shared.prior._replace(held=shared.prior.variance)
-    return shared._replace(noise=noise, step=shared.step + 1, taken=taken, norms=moved, prior=eta)
+    return shared._replace(noise=noise, step=shared.step + 1, taken=taken, norms=moved, prior=eta, points=points)
 
 
 def settle(new: State, old: State, ok: Tensor | None = None) -> State:

@@ -1,93 +1,181 @@
-"""The base class of slots, and the slots for Linear and BatchNorm layers."""
+"""The base classes of slots."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explore.core.errors import InputError
-from explore.core.linalg import product
 from explore.core.shapes import Taps
-from explore.nets.modules import called
-from explore.nets.protocols import Layer, Norm
+from explore.nets.protocols import Layer
 
 Lead = tuple[int, int, int]
 """The sizes R, S and B of the unfolded batch axis."""
-TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")  # tensors that a layer may have
+
+
+ADVICE = "call the layer, or leave it out by bayesian="
+
+
+class Layout(NamedTuple):
+    """Where the examples are in the input of one call of a layer."""
+
+    axis: int | None = 0  # None: on no axis, since all examples have the same input
+    per: int = 1  # neighbouring rows on this axis that belong to one example
+
+
+class Call(NamedTuple):
+    """The record of one call of a weight layer, for the taps."""
+
+    inputs: Tensor  # with the examples on the first axis
+    tap: Tensor  # the pre-activation, for which gradients are taken
+    lead: Lead  # of the inputs; S = 1 if samples share them
+    per: int  # rows per example, which B includes
+    version: int  # of `inputs`, to notice later changes in place
+
+
+class Mode(NamedTuple):
+    """How slots run in one forward pass."""
+
+    lead: Lead
+    taps: bool = False  # whether to record calls
+    train: bool = False  # whether batch norm uses the statistics of the batch
+    early: bool = False  # whether inputs that no weights have changed yet are given once for all samples
+    probe: bool = False  # whether to apply one set of weights to everything, and record shapes
+
+
+def called(name: str) -> str:
+    """Format a layer's name for messages; "" is the network itself."""
+    return f"layer {name!r}" if name else "the network"
 
 
 class Slot(nn.Module, ABC):
     """A stand-in for a layer with parameters."""
 
-    _layer: Any
-    _call: Any
-    _lead_in: Lead  # sizes for the inputs; S = 1 if samples share them
+    _values: Any
+    _mode: Mode
+    _lead_in: Lead  # of the inputs of the current call
+    calls: list[Any]  # one entry per call in the last pass
 
     def __init__(self, layer: nn.Module, name: str):
         nn.Module.__init__(self)  # not that of the layer's class, which would create weights
-        self.called = called(name)
+        self.name, self.called = name, called(name)
+        self.layouts: Sequence[Layout] = ()  # of the calls in a forward pass
         absent = {key: None for key, tensor in layer._parameters.items() if tensor is None}
         vars(self).update({key: getattr(layer, key) for key in layer.__constants__}, **absent)  # type: ignore[union-attr]
-        self._parameters = _Unreadable(self.called)
+        held: Any = {key: Unreadable(t, self.called) for key, t in layer._parameters.items() if t is not None}
+        self._parameters = held
         self.end()
 
     # A slot has neither parameters nor submodules, so skip the checks of nn.Module at every assignment.
     __setattr__ = object.__setattr__  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
-        if name in TENSORS:
-            why = f"forward() reads its {name}, but weights are sampled outside the layer"
-            raise InputError(f"{self.called}: {why}; call the layer instead")
+        if name in ("running_mean", "running_var", "num_batches_tracked"):
+            raise InputError(f"{self.called}: forward() reads its {name}; call the layer instead")
         return super().__getattr__(name)  # an AttributeError, which torch and hasattr rely on
 
     def extra_repr(self) -> str:
         return ""  # the method of the layer's class would read the bias
 
+    def begin(self, values: Any, mode: Mode) -> None:
+        """Set the weights for one pass."""
+        self._values, self._mode, self.calls = values, mode, []
+
     def end(self) -> None:
         """Clear the weights and everything recorded in the last pass."""
-        self._layer, self._call, self._used = None, None, False
+        self.begin(None, Mode((1, 1, 1)))
+
+    def made(self) -> list[Any]:
+        """Return the records of the calls in the last pass; raise InputError if that pass did not use the layer."""
+        if not self.calls:
+            raise InputError(f"{self.called} was not used in the forward pass")
+        return self.calls
 
     def forward(self, a: Tensor) -> Tensor:
-        if self._used:
-            raise InputError(f"{self.called} is used twice in one forward pass; use a separate layer for each")
-        self._used = True
+        mode, axis = self._mode, 0
+        r, s, b = mode.lead
+        if mode.probe:
+            self.calls.append(a.shape)
+            self._lead_in = (1, 1, len(a))
+            self._check(a)
+            return self._computed(a, 1)
+        layout = self.layouts[len(self.calls)] if len(self.calls) < len(self.layouts) else Layout()
+        if layout.axis is None:
+            one = a if a.shape[0] == 1 else a.unsqueeze(0)
+            a = one.expand(r * b, *one.shape[1:])
+        elif axis := layout.axis:
+            a = a.movedim(axis, 0)
+        self._lead_in = (r, s, b * layout.per)
         if len(a) != math.prod(self._lead_in):
-            sizes = f"a batch of {len(a)}; expected {math.prod(self._lead_in)}"
-            raise InputError(f"{self.called} received {sizes}: keep the examples on the first axis")
+            if len(a) != r * b * layout.per or not (mode.early or layout.axis is None):
+                sizes = f"a batch of {len(a)}; expected {math.prod(self._lead_in)}"
+                raise InputError(f"{self.called} received {sizes}: keep the examples on one axis")
+            self._lead_in = (r, 1, b * layout.per)
+        self._check(a)
+        h = self._computed(a, layout.per)
+        return h.movedim(0, axis) if axis else h
+
+    def _check(self, a: Tensor) -> None:
         if wrong := self.misfit(a.shape[1:]):
             raise InputError(f"{self.called} expects {wrong}; got an example of shape {list(a.shape[1:])}")
-        return self._run(a)
 
-    def call(self) -> Any:
-        """Return what was recorded in the last pass; raise InputError if that pass did not use the layer."""
-        if not self._used:
-            raise InputError(f"{self.called} was not used in the forward pass")
-        return self._call
+    def with_samples(self, a: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs [(R S B), ...] and values [R, S, ...] that fit together.
+
+        Inputs that all samples share, [(R B), ...], are repeated only if samples have values of their own.
+        """
+        r, s, b = self._lead_in
+        if self._mode.probe:
+            return a, values[:1, :1]
+        if s == 1 < values.shape[1]:
+            if values.stride(1) == 0:  # expanded
+                return a, values[:, :1]
+            a = a.unflatten(0, (r, 1, b)).expand(r, values.shape[1], b, *a.shape[1:]).flatten(0, 2)
+        elif values.shape[1] < s:
+            values = values.expand(r, s, *values.shape[2:])
+        return a, values
+
+    def tensors(self, values: Tensor) -> dict[str, Tensor]:
+        """Return the layer's own parameters for the values of its slot; the inverse of `values` where it has that."""
+        raise NotImplementedError
 
     @abstractmethod
     def misfit(self, shape: torch.Size) -> str: ...  # return "", or the required shape if this one is wrong
     @abstractmethod
-    def _run(self, a: Tensor) -> Tensor: ...  # return the layer's output, folded
+    def _computed(self, a: Tensor, per: int) -> Tensor: ...  # return the output, with the samples in its first axis
 
 
-class _Unreadable(dict[str, Any]):
-    """The parameters of a slot. Reading them raises InputError, because an empty list would cause silent errors."""
+class Unreadable:
+    """A parameter of a slot: it has a shape, a type and a device, but no values, which are sampled elsewhere."""
 
-    def __init__(self, layer: str):
-        super().__init__()
-        self._layer = layer
+    requires_grad = False
 
-    def items(self) -> Any:
-        advice = "weights are sampled outside it; take device and dtype from the input, and call the layer instead"
-        raise InputError(f"forward() reads the parameters of {self._layer}, but {advice}")
+    def __init__(self, tensor: Tensor, layer: str):
+        self.shape, self.dtype, self.device, self._layer = tensor.shape, tensor.dtype, tensor.device, layer
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._layer,)  # else copying would call items()
+    def size(self, axis: int | None = None) -> Any:
+        return self.shape if axis is None else self.shape[axis]
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_layer" not in vars(self):
+            raise AttributeError(name)
+        raise InputError(f"forward() reads weights of {self._layer}, but these are sampled outside it; {ADVICE}")
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        every = (value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Unreadable))
+        return next(every).values
 
 
 class WeightSlot(Slot):
@@ -95,41 +183,41 @@ class WeightSlot(Slot):
 
     inputs: int
     outputs: int
+    fan_in: int  # inputs of one output, which initial weights are scaled for
     width: int  # size of inputs plus outputs in the last call, per example and sample
+    has_bias: bool  # whether the last row of the matrix is a bias
 
-    def __init__(self, layer: nn.Linear | nn.Conv2d, name: str):
+    def __init__(self, layer: nn.Module, name: str):
         super().__init__(layer, name)
-        self.has_bias = layer.bias is not None
+        self.has_bias = getattr(layer, "bias", None) is not None
 
     @staticmethod
-    def values(layer: nn.Linear | nn.Conv2d) -> Tensor:
+    @abstractmethod
+    def values(layer: Any) -> Tensor:
         """Return a copy of a layer's weights, [I, O], with the bias as the last row."""
-        columns = [layer.weight.detach().flatten(1), *([] if layer.bias is None else [layer.bias.detach()[:, None]])]
-        return torch.cat(columns, 1).T.contiguous()
 
-    def begin(self, layer: Layer, lead: Lead, lead_in: Lead, taps: bool) -> None:
-        """Set the weights for one pass over [R, S, B] examples.
-
-        `lead` is (R, S, B). `lead_in` is (R, S, B), or (R, 1, B) if all samples have the same inputs. `taps`: whether
-        to record taps.
-        """
-        self._layer, self._lead, self._lead_in, self._taps = layer, lead, lead_in, taps
-
-    def call(self) -> tuple[Tensor, Tensor]:
-        """Return the layer's input and its pre-activation (the tap, for which gradients are taken) in the last pass."""
-        call = super().call()
-        if call[0]._version != self._version:  # the gradient would be paired with the wrong input
-            raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
-        return call
-
-    def _run(self, a: Tensor) -> Tensor:
-        h = self.apply_matrix(a) if isinstance(self._layer, Tensor) else self.apply_callable(a)
+    def _computed(self, a: Tensor, per: int) -> Tensor:
+        h = self.apply_matrix(a) if isinstance(self._values, Tensor) else self.apply_callable(a, per)
+        if self._mode.probe:
+            return h
         self.width = a[0].numel() + h[0].numel()
-        if not self._taps:
+        if not self._mode.taps:
+            self.calls.append(None)
             return h
         tap = h if h.requires_grad else h.detach().requires_grad_()
-        self._call, self._version = (a, tap), a._version
+        self.calls.append(Call(a, tap, self._lead_in, per, a._version))
         return tap.clone()  # later layers may change their input in place (ReLU(inplace=True), x += y)
+
+    def made(self) -> list[Call]:
+        calls: list[Call] = super().made()
+        if any(call.inputs._version != call.version for call in calls):  # gradients would meet the wrong inputs
+            raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
+        return calls
+
+    @property
+    def lead(self) -> Lead:
+        """The sizes of the output's first axis."""
+        return self._lead_in[0], 1 if self._mode.probe else self._mode.lead[1], self._lead_in[2]
 
     @abstractmethod
     def apply_matrix(self, a: Tensor) -> Tensor: ...  # return the pre-activation, folded
@@ -144,93 +232,41 @@ class WeightSlot(Slot):
         """Return a function that maps the pre-activation's gradients [R, S, B, T, O] to the `Taps`, for inputs `a`."""
         return partial(Taps, self.examples(a, lead))
 
-    def apply_callable(self, a: Tensor) -> Tensor:
-        return self.fold(self._layer(self.examples(a, self._lead_in)), a)
+    def apply_callable(self, a: Tensor, per: int) -> Tensor:
+        h = self._values(by_example(self.examples(a, self._lead_in), per))
+        return self.fold(h.unflatten(3, (per, -1)).flatten(2, 3) if per > 1 else h, a)
 
     def _with_one(self, a: Tensor) -> Tensor:
         return F.pad(a, (0, 1), value=1.0) if self.has_bias else a
 
 
-class LinearSlot(WeightSlot, nn.Linear):
-    """A slot for a Linear layer, applied at any number of positions."""
-
-    def __init__(self, layer: nn.Linear, name: str):
-        super().__init__(layer, name)
-        self.inputs, self.outputs = self.in_features + self.has_bias, self.out_features
-
-    def misfit(self, shape: torch.Size) -> str:
-        return "" if shape and shape[-1] == self.in_features else f"{self.in_features} features"
-
-    def apply_matrix(self, a: Tensor) -> Tensor:
-        """Apply the weight matrices: [(R S B), ..., C] -> [(R S B), ..., O]."""
-        w, (r, s, b) = self._layer, self._lead
-        if r == 1 and not self._taps and not torch.is_grad_enabled():
-            # The S matrices [S, I, O] share the inputs without a copy, and the output needs no transposition.
-            h = self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(s, -1, -1), w[0])
-        elif self._lead_in == self._lead:
-            h = self._affine(a.reshape(r * s, -1, a.shape[-1]), w.flatten(0, 1))  # [(R S), I, O]
-        else:
-            h = self._affine(a.reshape(r, -1, a.shape[-1]), w.transpose(1, 2).flatten(2))  # [R, (B ...), (S O)]
-            h = h.unflatten(2, (s, -1)).transpose(1, 2)
-        return h.reshape(r * s * b, *a.shape[1:-1], w.shape[-1])
-
-    def _affine(self, a: Tensor, w: Tensor) -> Tensor:
-        return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)
-
-    def examples(self, a: Tensor, lead: Lead) -> Tensor:
-        """Unfold inputs: [(R S B), ..., C] -> [R, S, B, T, I]."""
-        return self._with_one(a.reshape(*lead, -1, a.shape[-1]))
-
-    def positions(self, g: Tensor, lead: Lead) -> Tensor:
-        """Unfold gradients: [(R S B), ..., O] -> [R, S, B, T, O]."""
-        return g.reshape(*lead, -1, g.shape[-1])
-
-    def fold(self, h: Tensor, a: Tensor) -> Tensor:
-        """Fold pre-activations: [R, S, B, T, O] -> [(R S B), ..., O]."""
-        return h.reshape(-1, *a.shape[1:-1], self.outputs)
+def by_example(a: Tensor, per: int) -> Tensor:
+    """Make the rows of an example its positions: [R, S, (B per), T, n] -> [R, S, B, (per T), n]."""
+    return a.unflatten(2, (-1, per)).flatten(3, 4) if per > 1 else a
 
 
-class NormSlot(Slot):
-    """A slot for a BatchNorm layer. Each replica and sample is normalised separately: R and S become channels."""
+def joined(parts: Sequence[tuple[Taps, int]]) -> Taps:
+    """Return the taps of one layer from those of its calls, each with its rows per example: calls become positions."""
+    samples = max(taps.grads.shape[1] for taps, _ in parts)
 
-    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str):
-        super().__init__(layer, name)
-        if not layer.track_running_stats or layer.momentum is None:
-            raise InputError(f"{self.called} needs track_running_stats=True and a numeric momentum")
-        self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
+    def inputs(examples: slice) -> Tensor:
+        count = parts[0][0].grads.shape[2] // parts[0][1]
+        first, last, _ = examples.indices(count)
+        every = [by_example(taps.part(slice(per * first, per * last)).inputs, per) for taps, per in parts]
+        if len({a.shape[1] for a in every}) > 1:
+            every = [a.expand(-1, samples, -1, -1, -1) for a in every]
+        return torch.cat(every, 3)
 
-    @staticmethod
-    def values(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
-        """Return a copy of a layer's scale, shift, running mean and running variance, [4, C]."""
-        mean, variance = layer.running_mean, layer.running_var
-        assert mean is not None and variance is not None
-        affine = (layer.weight, layer.bias) if layer.affine else (torch.ones_like(mean), torch.zeros_like(mean))
-        return torch.stack([*affine, mean, variance]).detach()
+    def gradient(_: Tensor, each: bool) -> Tensor:
+        every = [taps.gradients() if each else taps.gradient().unsqueeze(1) for taps, _ in parts]
+        return torch.stack(every).sum(0)
 
-    def begin(self, layer: Layer, lead: Lead, train: bool) -> None:
-        """Set scale, shift, running mean and running variance for one pass over [R, S, B] examples."""
-        self._layer, self._lead, self._lead_in, self._train = layer, lead, lead, train
-
-    def misfit(self, shape: torch.Size) -> str:
-        return "" if shape and shape[0] == self.norm.channels else f"{self.norm.channels} channels"
-
-    def _run(self, a: Tensor) -> Tensor:
-        r, s, b = self._lead
-        scale, shift, mean, variance = self._layer.movedim(2, 0).flatten(1)  # [(R S C)] each
-        z = a.unflatten(0, (r * s, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), ...]
-        if self._train:
-            if b * z[0, 0].numel() < 2:
-                raise InputError(f"{self.called}: cannot normalise a single value per channel; use a larger batch")
-            # With a momentum of 1, F.batch_norm overwrites these with the statistics of the batch.
-            mean, variance = mean.detach().clone(), variance.detach().clone()
-        h = F.batch_norm(z, mean, variance, scale, shift, self._train, 1.0, self.norm.eps)
-        self._call = torch.stack([mean, variance], 1).unflatten(0, (r, s, -1)).transpose(2, 3) if self._train else None
-        return h.unflatten(1, (r * s, -1)).transpose(0, 1).flatten(0, 1)
+    return Taps(inputs, torch.cat([by_example(taps.grads, per) for taps, per in parts], 3), gradient)
 
 
-class Norm1dSlot(NormSlot, nn.BatchNorm1d):
-    """A slot for a BatchNorm1d layer."""
-
-
-class Norm2dSlot(NormSlot, nn.BatchNorm2d):
-    """A slot for a BatchNorm2d layer."""
+def dtype_of(layer: Layer) -> torch.dtype:
+    """Return the type of a layer's numbers, of a callable one from its first tensor."""
+    if isinstance(layer, Tensor):
+        return layer.dtype
+    values = layer._asdict() if isinstance(layer, tuple) else getattr(layer, "__dict__", {})
+    return next((t.dtype for t in values.values() if isinstance(t, Tensor)), torch.get_default_dtype())

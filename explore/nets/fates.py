@@ -1,0 +1,182 @@
+"""What becomes of the parameters of a module: a distribution, a point estimate that is trained, or nothing.
+
+`Net` replaces a layer by its weight matrix. So the code of a subclass, parametrisation or hook would be ignored: the
+parameters of such a layer are point estimates, as are those of layers that have no slot.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from explore.core.errors import InputError, listed
+from explore.nets.attention import Attention, linear
+from explore.nets.slots import convolution, dense, norms
+from explore.nets.slots.base import called
+
+WEIGHTS: dict[type[nn.Module], Any] = {
+    nn.Linear: dense.LinearSlot, nn.Embedding: dense.EmbeddingSlot,
+    nn.Conv1d: convolution.Conv1dSlot, nn.Conv2d: convolution.Conv2dSlot, nn.Conv3d: convolution.Conv3dSlot,
+    nn.ConvTranspose1d: convolution.Transposed1dSlot, nn.ConvTranspose2d: convolution.Transposed2dSlot,
+    nn.ConvTranspose3d: convolution.Transposed3dSlot,
+}  # fmt: skip
+NORMS: dict[type[nn.Module], Any] = {
+    nn.BatchNorm1d: norms.Norm1dSlot, nn.BatchNorm2d: norms.Norm2dSlot, nn.BatchNorm3d: norms.Norm3dSlot
+}  # fmt: skip
+AFFINE: dict[type[nn.Module], Any] = {
+    nn.LayerNorm: norms.LayerNormSlot, nn.RMSNorm: norms.RMSNormSlot, nn.GroupNorm: norms.GroupNormSlot
+}  # fmt: skip
+SLOTS = WEIGHTS | NORMS | AFFINE
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+ATTENTION = {
+    "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "bias_k", "bias_v", "out_proj"
+}  # fmt: skip
+LARGEST = 4096  # rows of an Embedding, or inputs of a grouped convolution, that get a distribution without being named
+Bayesian = str | type | Sequence[Any] | Callable[[str, nn.Module], bool]
+"""Which layers get a distribution: "all" that can, the "last" of these, names with wildcards, types, or a function."""
+
+
+class Group(NamedTuple):
+    """A layer, and the names of all places where it, or a layer that shares its parameters, occurs."""
+
+    layer: nn.Module
+    names: list[str]
+
+
+class Fates(NamedTuple):
+    """The layers to replace, by the fate of their parameters."""
+
+    weights: list[Group]  # a distribution
+    norms: list[Group]  # batch norm
+    affine: list[Group]  # other normalisations, with point estimates
+    rewritten: dict[str, str]  # layers of which other layers were made first, see `rewrite`
+
+
+def check(module: nn.Module) -> None:
+    """Raise InputError if `Net` does not support the module."""
+    if not isinstance(module, nn.Module):
+        raise InputError(f"Net expects a torch.nn.Module; got a {type(module).__name__}")
+    if hasattr(module, "_orig_mod"):  # set by torch.compile
+        raise InputError("Net does not support compiled modules; pass module._orig_mod")
+    for name, layer in module.named_modules():
+        if isinstance(layer, LazyModuleMixin):
+            why = "is a lazy layer without shapes; run the module on one example first"
+            raise InputError(f"{called(name)} ({type(layer).__name__}) {why}")
+
+
+def fates(root: nn.Module, bayesian: Bayesian) -> Fates:
+    """Decide the fates of the parameters of `root`, whose layers' names have a prefix "0."."""
+    rewritten = rewrite(root)
+    names: dict[nn.Module, list[str]] = defaultdict(list)
+    owners: dict[Tensor, list[nn.Module]] = defaultdict(list)
+    for name, layer in root.named_modules(remove_duplicate=False):
+        names[layer].append(name)
+    for layer in names:
+        for tensor in layer.parameters(recurse=False):
+            owners[tensor].append(layer)
+    groups: dict[Any, Group] = {}  # layers that share their parameters are one
+    for layer in names:
+        if type(layer) in SLOTS and _own(layer, owners):
+            key = tuple(map(id, layer.parameters(recurse=False))) or id(layer)
+            groups.setdefault(key, Group(layer, [])).names.extend(names[layer])
+    kinds = ([group for group in groups.values() if type(group.layer) in table] for table in (WEIGHTS, NORMS, AFFINE))
+    weights, norms, affine = kinds
+    return Fates(_chosen(weights, bayesian), norms, affine, rewritten)
+
+
+def rewrite(root: nn.Module) -> dict[str, str]:
+    """Make Linear layers of attention, and of the Conv1D layers of transformers; return what was done, by name."""
+    done = {}
+    for name, layer in list(root.named_modules()):
+        if not _plain(layer) or not all(p.requires_grad for p in layer.parameters()):
+            continue
+        if type(layer) is nn.MultiheadAttention:
+            replace(root, [name], Attention(layer))
+            done[shown_name(name)] = "apart" if layer.in_proj_weight is None else "packed"
+        elif type(layer).__name__ == "Conv1D" and hasattr(layer, "nf"):  # as in GPT-2
+            replace(root, [name], linear(layer.weight.T, layer.bias))
+            done[shown_name(name)] = "transposed"
+    return done
+
+
+def _own(layer: nn.Module, owners: dict[Tensor, list[nn.Module]]) -> bool:
+    """Return whether a layer can be replaced: its code is torch's, and its parameters are trained and only its own."""
+    if not _plain(layer) or not all(p.requires_grad for p in layer.parameters()):
+        return False
+    if not any(True for _ in layer.parameters()):
+        return type(layer) in NORMS  # which have running statistics
+    if getattr(layer, "max_norm", None) is not None or getattr(layer, "scale_grad_by_freq", False):
+        return False
+    alike = (type(layer), layer.extra_repr(), [id(t) for t in layer._parameters.values()])
+    others = (x for t in layer.parameters() for x in owners[t])
+    return all((type(x), x.extra_repr(), [id(t) for t in x._parameters.values()]) == alike for x in others)
+
+
+def _plain(layer: nn.Module) -> bool:
+    """Return whether a layer's forward pass is that of its class: no hooks, and nothing replaced or added."""
+    known = {"weight", "bias"} if type(layer) is not nn.MultiheadAttention else ATTENTION
+    added = {*layer._parameters, *layer._modules} - known
+    return not added and "forward" not in vars(layer) and not any(getattr(layer, hooks) for hooks in HOOKS)
+
+
+def _chosen(groups: list[Group], bayesian: Bayesian) -> list[Group]:
+    """Return the layers that get a distribution."""
+    if not groups:
+        kinds = listed([kind.__name__ for kind in WEIGHTS])
+        raise InputError(f"the network has no layer that can have a distribution: {kinds}")
+    if bayesian == "last":
+        return groups[-1:]
+    if bayesian == "all":
+        found = [group for group in groups if not _large(group.layer)]
+    else:
+        found = [g for g in groups if any(_selects(bayesian, shown_name(name), g.layer) for name in g.names)]
+    if not found:
+        names = listed([shown_name(group.names[0]) or "the network itself" for group in groups])
+        raise InputError(f"bayesian={bayesian!r} selects no layer; those that can have a distribution are {names}")
+    return found
+
+
+def _large(layer: Any) -> bool:
+    if isinstance(layer, nn.Embedding):
+        return layer.num_embeddings > LARGEST
+    return getattr(layer, "groups", 1) > 1 and layer.in_channels * math.prod(layer.kernel_size) > LARGEST
+
+
+def _selects(bayesian: Any, name: str, layer: nn.Module) -> bool:
+    if isinstance(bayesian, str):
+        return fnmatchcase(name, bayesian)
+    if isinstance(bayesian, type):
+        return isinstance(layer, bayesian)
+    if isinstance(bayesian, Sequence):
+        return any(_selects(each, name, layer) for each in bayesian)
+    return bool(bayesian(name, layer))
+
+
+def shown_name(name: str) -> str:
+    """Return a name without the prefix of `root`."""
+    return name.removeprefix("0").removeprefix(".")
+
+
+def values(group: Group) -> Tensor:
+    """Return a copy of the values of a layer with weights or batch norm, as its slot has them."""
+    found: Tensor = SLOTS[type(group.layer)].values(group.layer)
+    return found
+
+
+def replaced(root: nn.Module, groups: Sequence[Group]) -> list[Any]:
+    """Put slots in place of layers; return the slots."""
+    slots = [SLOTS[type(layer)](layer, shown_name(names[0])) for layer, names in groups]
+    for slot, group in zip(slots, groups, strict=True):
+        replace(root, group.names, slot)
+    return slots
+
+
+def replace(root: nn.Module, names: Sequence[str], layer: nn.Module) -> None:
+    """Put `layer` in place of the modules with these names."""
+    for path in names:
+        parent, _, name = path.rpartition(".")
+        setattr(root.get_submodule(parent), name, layer)

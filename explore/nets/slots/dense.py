@@ -1,0 +1,106 @@
+"""The slots for Linear and Embedding layers."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from explore.core.linalg import product
+from explore.nets.slots.base import Lead, WeightSlot, dtype_of
+
+
+class LinearSlot(WeightSlot, nn.Linear):
+    """A slot for a Linear layer, applied at any number of positions."""
+
+    def __init__(self, layer: nn.Linear, name: str):
+        super().__init__(layer, name)
+        self.inputs = self.fan_in = self.in_features + self.has_bias
+        self.outputs = self.out_features
+
+    @staticmethod
+    def values(layer: nn.Linear) -> Tensor:
+        return torch.cat([t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in held(layer)], 1).T
+
+    def tensors(self, values: Tensor) -> dict[str, Tensor]:
+        return {"weight": values[:-1].mT, "bias": values[-1]} if self.has_bias else {"weight": values.mT}
+
+    def misfit(self, shape: torch.Size) -> str:
+        return "" if shape and shape[-1] == self.in_features else f"{self.in_features} features"
+
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """Apply the weight matrices: [(R S B), ..., C] -> [(R S B), ..., O]."""
+        w, (r, s, b) = self._values, self.lead
+        if r == 1 and not self._mode.taps and not torch.is_grad_enabled():
+            # The S matrices [S, I, O] share the inputs without a copy, and the output needs no transposition.
+            h = self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(s, -1, -1), w[0])
+        elif self._lead_in[1] == s:
+            h = self._affine(a.reshape(r * s, -1, a.shape[-1]), w.flatten(0, 1))  # [(R S), I, O]
+        else:
+            h = self._affine(a.reshape(r, -1, a.shape[-1]), w.transpose(1, 2).flatten(2))  # [R, (B ...), (S O)]
+            h = h.unflatten(2, (s, -1)).transpose(1, 2)
+        return h.reshape(r * s * b, *a.shape[1:-1], w.shape[-1])
+
+    def _affine(self, a: Tensor, w: Tensor) -> Tensor:
+        return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)
+
+    def examples(self, a: Tensor, lead: Lead) -> Tensor:
+        """Unfold inputs: [(R S B), ..., C] -> [R, S, B, T, I]."""
+        return self._with_one(a.reshape(*lead, -1, a.shape[-1]))
+
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """Unfold gradients: [(R S B), ..., O] -> [R, S, B, T, O]."""
+        return g.reshape(*lead, -1, g.shape[-1])
+
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """Fold pre-activations: [R, S, B, T, O] -> [(R S B), ..., O]."""
+        return h.reshape(-1, *a.shape[1:-1], self.outputs)
+
+
+def held(layer: nn.Module) -> list[Tensor]:
+    """Return the parameters of a layer that are not None: the weight, and the bias."""
+    return [t for t in layer._parameters.values() if t is not None]
+
+
+class EmbeddingSlot(WeightSlot, nn.Embedding):
+    """A slot for an Embedding: a Linear layer without bias on one-hot rows. The row of `padding_idx` stays as it is."""
+
+    def __init__(self, layer: nn.Embedding, name: str):
+        super().__init__(layer, name)
+        self.inputs, self.outputs, self.fan_in = layer.num_embeddings, layer.embedding_dim, 1
+        self._padding = None if layer.padding_idx is None else layer.weight.detach()[layer.padding_idx].clone()
+
+    @staticmethod
+    def values(layer: nn.Embedding) -> Tensor:
+        return layer.weight.detach().clone()
+
+    def tensors(self, values: Tensor) -> dict[str, Tensor]:
+        if self._padding is not None:
+            values = values.clone()
+            values[self.padding_idx] = self._padding
+        return {"weight": values}
+
+    def misfit(self, shape: torch.Size) -> str:
+        return ""
+
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """Look up the rows: [(R S B), ...] -> [(R S B), ..., O]."""
+        w, (r, s, b) = self._values, self.lead
+        sets = self.inputs * torch.arange(r * s, device=a.device).view(r, s, 1, 1)
+        return self.fold(F.embedding(a.reshape(r, self._lead_in[1], b, -1) + sets, w.flatten(0, 2)), a)
+
+    def examples(self, a: Tensor, lead: Lead) -> Tensor:
+        """Return one-hot rows, 0 where padded: [(R S B), ...] -> [R, S, B, T, I]."""
+        dtype = a.dtype if a.is_floating_point() else dtype_of(self._values)
+        rows = F.one_hot(a.reshape(*lead, -1).long(), self.inputs).to(dtype)
+        if self._padding is not None:
+            rows[..., self.padding_idx] = 0
+        return rows
+
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        return g.reshape(*lead, -1, self.outputs)
+
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """Fold pre-activations: [R, S, B, T, O] -> [(R S B), ..., O]."""
+        if self._padding is not None and self.padding_idx is not None:
+            padded = a.eq(self.padding_idx).reshape(*self._lead_in, -1, 1)
+            h = torch.where(padded, self._padding.to(h), h)
+        return h.reshape(-1, *a.shape[1:], self.outputs)

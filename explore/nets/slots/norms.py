@@ -1,0 +1,117 @@
+"""The slots for layers that normalise their inputs; their scales and shifts are point estimates."""
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from explore.core.errors import InputError
+from explore.nets.protocols import Norm
+from explore.nets.slots.base import Slot
+
+
+class NormSlot(Slot):
+    """A slot for a BatchNorm layer. Each replica and sample is normalised separately: R and S become channels."""
+
+    def __init__(self, layer: Any, name: str):
+        super().__init__(layer, name)
+        if not layer.track_running_stats or layer.momentum is None:
+            raise InputError(f"{self.called} needs track_running_stats=True and a numeric momentum")
+        self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
+
+    @staticmethod
+    def values(layer: Any) -> Tensor:
+        """Return a copy of a layer's scale, shift, running mean and running variance, [4, C]."""
+        mean, variance = layer.running_mean, layer.running_var
+        affine = (layer.weight, layer.bias) if layer.affine else (torch.ones_like(mean), torch.zeros_like(mean))
+        return torch.stack([*affine, mean, variance]).detach()
+
+    def tensors(self, values: Tensor) -> dict[str, Tensor]:
+        named = dict(zip(("weight", "bias", "running_mean", "running_var"), values, strict=True))
+        return named if self.norm.affine else {key: named[key] for key in ("running_mean", "running_var")}
+
+    def misfit(self, shape: torch.Size) -> str:
+        return "" if shape and shape[0] == self.norm.channels else f"{self.norm.channels} channels"
+
+    def _computed(self, a: Tensor, per: int) -> Tensor:
+        a, values = self.with_samples(a, self._values)
+        r, s, b = values.shape[0], values.shape[1], self._lead_in[2]
+        scale, shift, mean, variance = values.movedim(2, 0).flatten(1)  # [(R S C)] each
+        z = a.unflatten(0, (r * s, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), ...]
+        if self._mode.train:
+            if b * z[0, 0].numel() < 2:
+                raise InputError(f"{self.called}: cannot normalise a single value per channel; use a larger batch")
+            # With a momentum of 1, F.batch_norm overwrites these with the statistics of the batch.
+            mean, variance = mean.detach().clone(), variance.detach().clone()
+        h = F.batch_norm(z, mean, variance, scale, shift, self._mode.train, 1.0, self.norm.eps)
+        if not self._mode.probe:
+            self.calls.append(torch.stack([mean, variance], 1).unflatten(0, (r, s, -1)).transpose(2, 3))
+        return h.unflatten(1, (r * s, -1)).transpose(0, 1).flatten(0, 1)
+
+
+class Norm1dSlot(NormSlot, nn.BatchNorm1d):
+    """A slot for a BatchNorm1d layer."""
+
+
+class Norm2dSlot(NormSlot, nn.BatchNorm2d):
+    """A slot for a BatchNorm2d layer."""
+
+
+class Norm3dSlot(NormSlot, nn.BatchNorm3d):
+    """A slot for a BatchNorm3d layer."""
+
+
+class AffineSlot(Slot):
+    """A slot for a layer that normalises each example, and has a trained scale, and perhaps a shift, per feature."""
+
+    def __init__(self, layer: nn.Module, name: str):
+        super().__init__(layer, name)
+        self.keys = tuple(key for key, t in layer._parameters.items() if t is not None)
+
+    def misfit(self, shape: torch.Size) -> str:
+        return ""
+
+    def _computed(self, a: Tensor, per: int) -> Tensor:
+        h = None
+        for key, values in zip(self.keys, self._values, strict=True):
+            a, v = self.with_samples(a, values)
+            if h is None:
+                h = self.normalised(a).unflatten(0, (len(v), -1, self._lead_in[2]))
+            v = self.aligned(v.unsqueeze(2), h.dim())
+            h = h * v if key == "weight" else h + v
+        self.calls.extend([] if self._mode.probe else [None])
+        assert h is not None
+        return h.flatten(0, 2)
+
+    @abstractmethod
+    def normalised(self, a: Tensor) -> Tensor: ...  # the layer's output without scale and shift
+
+    def aligned(self, v: Tensor, axes: int) -> Tensor:
+        """Add axes to parameters [R, S, 1, ...] for this number of axes; here they belong to the last features."""
+        return v.view(*v.shape[:3], *[1] * (axes - v.dim()), *v.shape[3:])
+
+
+class LayerNormSlot(AffineSlot, nn.LayerNorm):
+    """A slot for a LayerNorm layer."""
+
+    def normalised(self, a: Tensor) -> Tensor:
+        return F.layer_norm(a, self.normalized_shape, None, None, self.eps)
+
+
+class RMSNormSlot(AffineSlot, nn.RMSNorm):
+    """A slot for a RMSNorm layer."""
+
+    def normalised(self, a: Tensor) -> Tensor:
+        return F.rms_norm(a, list(self.normalized_shape), None, self.eps)
+
+
+class GroupNormSlot(AffineSlot, nn.GroupNorm):
+    """A slot for a GroupNorm layer."""
+
+    def normalised(self, a: Tensor) -> Tensor:
+        return F.group_norm(a, self.num_groups, None, None, self.eps)
+
+    def aligned(self, v: Tensor, axes: int) -> Tensor:
+        return v.view(*v.shape, *[1] * (axes - v.dim()))

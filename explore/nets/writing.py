@@ -1,0 +1,55 @@
+"""Sampled weights as ordinary torch modules."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explore.core.errors import InputError
+from explore.nets.slots.base import Slot
+
+Tensors = dict[str, Tensor]
+PARTS = ("query", "key", "value")  # Linear layers of an `Attention`
+
+
+def written(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
+    """Write values into the parameters and buffers of these names; return the module."""
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    if missing := [name for name in values if name not in own]:
+        raise InputError(f"the module has no parameter {missing[0]!r}; pass the module of the network, or a copy of it")
+    with torch.no_grad():
+        for name, value in values.items():
+            own[name].copy_(value)
+    return module
+
+
+def named(slots: Sequence[Slot], layers: Sequence[Any], sample: int) -> Tensors:
+    """Return the parameters of the first replica and a sample, by the names that they have in a network."""
+    values: Tensors = {}
+    for slot, layer in zip(slots, layers, strict=True):
+        if not isinstance(layer, Tensor):
+            raise InputError(f"the weights of {slot.called} are not a matrix, so that no module can hold them")
+        one = layer[0, min(sample, layer.shape[1] - 1)]
+        prefix = f"{slot.name}." if slot.name else ""
+        values |= {f"{prefix}{key}": t for key, t in slot.tensors(one).items()}
+    return values
+
+
+def restored(values: Tensors, rewritten: Mapping[str, str]) -> Tensors:
+    """Return `values` by the names in the user's module, some of whose layers were rewritten (`fates.rewrite`)."""
+    values = dict(values)
+    for name, kind in rewritten.items():
+        prefix = f"{name}." if name else ""
+        if kind == "transposed":
+            values[f"{prefix}weight"] = values[f"{prefix}weight"].mT
+            continue
+        weights = [values.pop(f"{prefix}{part}.weight") for part in PARTS]
+        biases = [values.pop(f"{prefix}{part}.bias", None) for part in PARTS]
+        if kind == "apart":
+            values |= {f"{prefix}{part[0]}_proj_weight": w for part, w in zip(PARTS, weights, strict=True)}
+        else:
+            values[f"{prefix}in_proj_weight"] = torch.cat(weights)
+        if all(bias is not None for bias in biases):
+            values[f"{prefix}in_proj_bias"] = torch.cat([bias for bias in biases if bias is not None])
+    return values

@@ -153,7 +153,7 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
         settings |= _paper(steps * copies, copies)
     if options["algo"] in ("ppo", "ppo_lstm"):  # long and noisy steps lose again what they solved
         whole = chosen.get("n_steps", settings["n_steps"]) * copies
-        settings |= {"target_kl": 0.01, "batch_size": min(256, whole), "learning_rate": 0.0005}
+        settings |= {"target_kl": 0.01, "batch_size": min(256, whole), "learning_rate": 0.0005, "ent_coef": 0.003}
     off_policy = options["algo"] in OFF_POLICY
     if off_policy and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
         raise InputError("--algo-param n_steps is not supported with a bonus. Leave it out, or pass --posterior none")

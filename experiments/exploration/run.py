@@ -71,7 +71,8 @@ TASKS = {
         "stochastic-sea-10": _task("explore/StochasticDeepSea-v0", 82_000, 0.99, "size:10"),
     },
 }
-SB3 = ("--algo-param", "batch_size=64", "--algo-param", "learning_rate=0.0003")  # as in stable-baselines3
+# As in stable-baselines3, and with as little entropy.
+SB3 = ("--algo-param", "batch_size=64", "--algo-param", "learning_rate=0.0003", "--algo-param", "ent_coef=0")
 # Defaults when the first candidates were measured; PPO had those of stable-baselines3, too.
 FORMER = {
     "last-layer": ("-p", "vime.clip=10", "-p", "vime.relevance=false"),
@@ -94,7 +95,7 @@ CANDIDATES = FIRST | {
     f"target_kl {nats}": (*SB3, "--algo-param", f"target_kl={nats}") for nats in ("none", 0.005, 0.01, 0.03)
 } | {
     f"batch_size {size}, learning_rate {rate}": (
-        "--algo-param", f"batch_size={size}", "--algo-param", f"learning_rate={rate}"
+        "--algo-param", f"batch_size={size}", "--algo-param", f"learning_rate={rate}", "--algo-param", "ent_coef=0"
     )
     for size, rate in ((128, 0.0003), (256, 0.0003), (256, 0.0005), (256, 0.001))
 } | {

@@ -24,7 +24,7 @@ from explore.cli.rl.settings import OFF_POLICY, Settings
 from explore.cli.rl.training import Piece, series
 from explore.cli.start import Report
 from explore.core.errors import curvature_note
-from explore.runs.record import Run, plain
+from explore.runs.record import Run
 from explore.runs.recorded import flat
 
 LAST = 10  # number of final iterations that the results average over
@@ -35,16 +35,16 @@ TITLE = (
 PLACES = {"return": 3, "success": 2, "paid": 2, "seconds": 1, "first_paid": 0}  # columns and their decimals
 FIGURE = "curves.png"
 RETURN = "ep_extrinsic_mean"
-PANELS = {RETURN: "episode return, without bonus", "bonus_mean": "bonus per transition"}
+PANELS = {
+    RETURN: "episode return, without bonus",
+    "success": "share of episodes with a success",
+    "extrinsic_total": "reward per iteration",
+    "bonus_mean": "bonus per transition",
+    "dyn_nll_before": "dynamics model: NLL of new transitions",
+}
 RESAMPLED, LEAST = 2000, 5  # bootstrap samples of the seeds, and fewest seeds for an answer
 NESTED = {"algo_settings": "algo", "env_kwargs": "env", "vime": "vime", "conditions": ""}  # settings -> prefixes
 COUNTS = ("dropped", "restarts")  # ignored non-finite transitions; restarts of the dynamics model, if there is one
-FURTHER = {
-    "success": "share of episodes with a success",
-    "extrinsic_total": "reward per iteration",
-    "bonus_mean": PANELS["bonus_mean"],
-    "dyn_nll_before": "dynamics model: NLL of new transitions",
-}
 
 
 def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int] | None:
@@ -55,9 +55,7 @@ def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int
     s = every.each[event.condition]
     name = series(s, event.seed)
     if event.begins:
-        settings = flat(s, {"algo_settings": "algo", "env_kwargs": "env", "vime": "vime", "conditions": ""}) | {
-            "seed": event.seed
-        }
+        settings = flat(s, NESTED) | {"seed": event.seed}
         posterior = settings.pop("vime.posterior_settings", {})
         settings |= {f"posterior.{key}": value for key, value in posterior.items()}
         run.hparams(name, settings, ["rollout/ep_extrinsic_mean", "rollout/success"])
@@ -78,34 +76,32 @@ def by_condition(table: pd.DataFrame, name: str) -> dict[str, pd.DataFrame]:
 
 def results(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a dict for each seed: means over the last iterations, the first rewarded iteration, and counts."""
-    return [_seed(seed, rows) for seed, rows in table.groupby("seed")]
-
-
-def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
-    last, paid = rows.tail(LAST), rows[rows.extrinsic_total > 0]
-    return {
-        "seed": int(seed),
-        "return": float(last.ep_extrinsic_mean.mean()),  # skips iterations in which no episode ended
-        "success": float(last.success.mean()),
-        "paid": float((last.extrinsic_total > 0).mean()),
-        "first_paid": int(paid.iteration.iloc[0]) if len(paid) else None,
-        "seconds": round(float(rows.seconds.sum()), 3),
-        **{name: None if rows[name].isna().all() else int(rows[name].max()) for name in COUNTS},
-        "bonus_paid": None if rows.bonus_mean.isna().all() else bool((rows.bonus_mean > 0).any()),
-        "bonus_share": float((rows.bonus_share * rows.seconds).sum(skipna=False) / rows.seconds.sum()),
-    }
+    seeds: list[dict[str, Any]] = []
+    for _, rows in table.groupby("seed"):
+        last, paid = rows.tail(LAST), rows[rows.extrinsic_total > 0]
+        row = {
+            "seed": int(rows.seed.iloc[0]),
+            "return": float(last.ep_extrinsic_mean.mean()),  # skips iterations in which no episode ended
+            "success": float(last.success.mean()),
+            "paid": float((last.extrinsic_total > 0).mean()),
+            "first_paid": int(paid.iteration.iloc[0]) if len(paid) else None,
+            "seconds": round(float(rows.seconds.sum()), 3),
+            **{name: None if rows[name].isna().all() else int(rows[name].max()) for name in COUNTS},
+            "bonus_paid": None if rows.bonus_mean.isna().all() else bool((rows.bonus_mean > 0).any()),
+            "bonus_share": float((rows.bonus_share * rows.seconds).sum(skipna=False) / rows.seconds.sum()),
+        }
+        seeds.append(row)
+    return seeds
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
     """Return the result, and save the figure in the run folder."""
-    settings = experiment.settings
-    each = settings.each
+    settings, each = experiment.settings, experiment.settings.each
     tables = by_condition(pd.read_csv(folder / "results.csv"), settings.posterior)
     seeds = {name: results(table) for name, table in tables.items()}
     note = curvature_note([position.initial_curvature_share for position in experiment.positions.values()])
     failures = [f"Dynamics model, in the end: {note}"] if note else []
-    paid = any(_has(own, "bonus_mean") for own in tables.values())
-    save(_figure(tables, PANELS if paid else {RETURN: PANELS[RETURN]}), folder / FIGURE)
+    save(_figure(tables, [RETURN, "bonus_mean"]), folder / FIGURE)
     summaries = {name: summary(own, each[name], folder) for name, own in seeds.items()}
     if not settings.conditions:
         (own,), (whole,) = seeds.values(), summaries.values()
@@ -114,8 +110,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     shown = [(TITLE, pd.concat(rows).fillna("").rename(columns={"seed": "bonus"}))]
     named = [(f"{name} {key}", value) for name, own in seeds.items() for key, value in facts(own, each[name])]
     verdict, gains = helps(seeds)
-    whole = plain({"conditions": summaries, "gains": gains, "run": str(folder)})
-    return Report(failures, shown, whole, verdict, named, FIGURE)
+    return Report(failures, shown, {"conditions": summaries, "gains": gains}, verdict, named, FIGURE)
 
 
 def helps(seeds: Mapping[str, list[dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
@@ -183,7 +178,7 @@ def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> di
     averaged = ("return", "success", "paid", "seconds", "bonus_share")
     overall: dict[str, Any] = {name: estimate([row[name] for row in seeds])._asdict() for name in averaged}
     overall["solved"] = sum(row["paid"] == 1 for row in seeds)
-    return plain(named | {"seeds": seeds, "overall": overall, "run": str(folder)})
+    return named | {"seeds": seeds, "overall": overall, "run": str(folder)}
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
@@ -195,7 +190,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
         parts = by_condition(run.table("results.csv"), label)
         tables |= {name if name == label or len(runs) == 1 else f"{label}: {name}": own for name, own in parts.items()}
     environments = sorted({str(run.config["env"]) for run in runs})
-    figure = _figure(tables, {RETURN: PANELS[RETURN]}, width=8, height=4.5)
+    figure = _figure(tables, [RETURN], width=8, height=4.5)
     figure.axes[0].set_title(literal(", ".join(environments)))
     notes = ["Mean over seeds ± one standard error. Iterations in which no episode ended are left out."]
     if len(environments) > 1:
@@ -206,22 +201,18 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
         rows.append({"posterior": label, "seeds": str(len(returns)), "steps": str(table.timesteps.max())})
         rows[-1][f"return in the last {LAST} iterations"] = estimate(returns).text(decimals(returns))
     yield Section("Returns", figure, notes, **cells(pd.DataFrame(rows)))
-    if further := {name: title for name, title in FURTHER.items() if any(_has(t, name) for t in tables.values())}:
-        yield Section("Rewards, bonus and dynamics", _figure(tables, further))
+    yield Section("Rewards, bonus and dynamics", _figure(tables, [name for name in PANELS if name != RETURN]))
 
 
-def _figure(tables: Mapping[str, pd.DataFrame], columns: Mapping[str, str], **size: Any) -> Figure:
-    """Draw columns of results.csv over environment steps. `columns` maps column names to panel titles."""
+def _figure(tables: Mapping[str, pd.DataFrame], columns: Sequence[str], **size: Any) -> Figure:
+    """Draw returns, and other columns of results.csv that have a value, over environment steps."""
     lines = {
-        title: {
+        PANELS[name]: {
             label: table.pivot(index="timesteps", columns="seed", values=name)
             for label, table in tables.items()
             if name in table  # without any value, too, so that a label has the same colour in all panels
         }
-        for name, title in columns.items()
+        for name in columns
+        if name == RETURN or any(name in table and table[name].notna().any() for table in tables.values())
     }
     return drawing.curves(lines, "steps of the environment", partial=True, **size)
-
-
-def _has(table: pd.DataFrame, name: str) -> bool:
-    return name in table and bool(table[name].notna().any())

@@ -111,21 +111,18 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     conditions = _conditions(options)
     vime = None if conditions else _vime(options)
     arguments = problem.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
+    ppo, batched = options["algo"] == "ppo", options["batched"]
+    if batched and not ppo:
+        raise InputError(f"--batched is for --algo ppo; {options['algo']} trains one seed after another. Leave it out")
     return Settings(
         **{name: options[name] for name in PLAIN}, n_envs=copies,
-        jobs=min(options["jobs"], options["seeds"]), batched=_batched(options),
+        jobs=min(options["jobs"], options["seeds"]),
+        batched=ppo and options["seeds"] > 1 if batched is None else batched,
         env_kwargs={key: _json(text) for key, text in arguments.items()},
         algo_settings=_algorithm(options, copies), vime=vime,
         posterior=vime.get("posterior", vime["bonus"]) if vime else "-".join(conditions or ["none"]),
         conditions=conditions,
     )  # fmt: skip
-
-
-def _batched(options: Mapping[str, Any]) -> bool:
-    ppo, chosen = options["algo"] == "ppo", options["batched"]
-    if chosen and not ppo:
-        raise InputError(f"--batched is for --algo ppo; {options['algo']} trains one seed after another. Leave it out")
-    return bool(ppo and options["seeds"] > 1 if chosen is None else chosen)
 
 
 def _json(text: str) -> Any:
@@ -148,9 +145,13 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
             if type(number) in (int, float):  # not bool
                 check_range(f"--algo-param {name}", number, RANGES.get(name, "[-1e10, 1e10]"))
     settings = {name: default for name, (_, default) in plain.items()}
-    if options["algo"] == "trpo":
+    if options["algo"] == "trpo":  # as in VIME (Houthooft et al. 2016), but with a critic and more damping
         steps = chosen.get("n_steps", 5000 // copies)
-        settings |= _paper(steps * copies, copies)
+        settings |= {
+            "n_steps": steps, "batch_size": min(500, steps * copies), "gamma": 0.99, "gae_lambda": 1.0,
+            "target_kl": 0.01, "cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.8,
+            "line_search_max_iter": 15, "net_arch": (32,), "activation": "tanh", "log_std_init": 0.0,
+        }  # fmt: skip
     if options["algo"] in ("ppo", "ppo_lstm"):  # long and noisy steps lose again what they solved
         whole = chosen.get("n_steps", settings["n_steps"]) * copies
         settings |= {"target_kl": 0.01, "batch_size": min(256, whole), "learning_rate": 0.0005, "ent_coef": 0.003}
@@ -171,21 +172,11 @@ def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _paper(batch: int, copies: int) -> dict[str, Any]:
-    """Return the TRPO settings of VIME (Houthooft et al. 2016), but with a critic and more damping."""
-    return {
-        "n_steps": batch // copies, "batch_size": min(500, batch), "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01,
-        "cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.8, "line_search_max_iter": 15,
-        "net_arch": (32,), "activation": "tanh", "log_std_init": 0.0,
-    }  # fmt: skip
-
-
 def _writable(hint: Any) -> Any:
     """Reduce a type hint to the plain types that the command line can set; return None if there are none."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    every = typing.get_args(hint) if union else (hint,)
-    plain = [a for a in every if a in (int, float, bool, str)]
-    return functools.reduce(operator.or_, [*plain, *(a for a in every if a is types.NoneType)]) if plain else None
+    plain = [a for a in (typing.get_args(hint) if union else (hint,)) if a in (int, float, bool, str, types.NoneType)]
+    return functools.reduce(operator.or_, plain) if {*plain} - {types.NoneType} else None
 
 
 def _conditions(options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from explore import registry
 from explore.acquisitions.base import RedundancyWarning, redundancy
 from explore.cli import problem
-from explore.cli.suggest.settings import Settings, allowed, limits, reached
+from explore.cli.suggest.settings import Settings, allowed, limits
 from explore.cli.suggest.table import Rows, Table
 from explore.core import spread
 from explore.core.errors import FailedFitWarning, Failure, InputError, counted, curvature_note, listed
@@ -22,7 +22,7 @@ from explore.inference.base import Predictive
 from explore.learning import build, loaded
 from explore.learning.fit import batches
 from explore.learning.learner import ActiveLearner
-from explore.learning.saved import Names
+from explore.learning.saved import Names, Saved
 from explore.learning.scaling import Transform
 
 FAR = 0.9  # a row is called far if this share of the candidates is nearer to a measured row
@@ -40,16 +40,14 @@ Progress = Callable[[int, int], None]
 
 
 class Model(NamedTuple):
-    """A learner on the rows of the table, with the transform of the targets."""
+    """A learner on the rows of the table, and what is saved of it."""
 
     learner: ActiveLearner
-    transform: Transform
-    names: Names
-    posterior: Predictive  # of the settings, whose likelihood needs all targets of a row
+    saved: Saved  # with the posterior of the settings, whose likelihood needs all targets of a row
 
     def predict(self, x: np.ndarray) -> pd.DataFrame:
         """Return predictions at the inputs x [P, D], in original units; see `loaded.predictions`."""
-        return loaded.predictions(self.learner.model, self.names, self.transform, x)
+        return loaded.predictions(self.learner.model, self.saved.names, self.saved.transform, x)
 
 
 class Choice(NamedTuple):
@@ -67,30 +65,24 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     """Choose the next k rows of the pool, best first. Choose fewer or none if --stop-when limits the number."""
     notes, every, conditions = [], len(rows.measured), limits(settings)
     if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
-        rows = rows.complete()
+        full = [i for i, values in enumerate(rows.values) if all(value == value for value in values)]  # not NaN
+        rows = replace(rows, measured=[rows.measured[i] for i in full], values=[rows.values[i] for i in full])
     if missing := every - len(rows.measured):
         ignored = counted(missing, "row")
         notes.append(f"Ignored {ignored} with an unmeasured target: {settings.posterior} needs all targets.")
-    enough = _has_enough(rows, settings)
+    if settings.task == "classification":
+        enough = len(rows.measured) >= FEWEST and len(_classes(rows)) > 1
+    else:
+        enough = np.isfinite(np.array(rows.values, float)).sum(0).min() >= FEWEST
     choice = _by_model(table, rows, settings, k, device, progress) if enough else _spread(rows, settings, k)
     chosen = choice.rows if rows.costs is None else choice.rows.assign(cost=rows.costs[choice.rows.index])
     costs = pd.DataFrame({"labels": 1.0, "budget": chosen.get("cost", 1.0)}, index=chosen.index)
-    n = allowed(conditions, rows.spent, costs)
-    stopped = reached(conditions, choice.measures, rows.spent, n)
-    n = 0 if stopped else n
+    n, stopped = allowed(conditions, choice.measures, rows.spent, costs)
     spent = {name: value + float(costs[name][:n].sum()) for name, value in rows.spent.items()}
     if rows.costs is None:
         del spent["budget"]
     notes += [*choice.notes, *([f"Only {n} of {k} suggestions stay within --stop-when."] if 0 < n < k else [])]
     return choice._replace(rows=chosen[:n], notes=notes, measures={**choice.measures, **spent}, stopped=stopped)
-
-
-def _has_enough(rows: Rows, settings: Settings) -> bool:
-    if len(rows.measured) < FEWEST:
-        return False
-    if settings.task == "classification":
-        return len({values[0] for values in rows.values}) > 1
-    return bool((np.isfinite(np.array(rows.values, float)).sum(0) >= FEWEST).all())
 
 
 def _classes(rows: Rows) -> tuple[str, ...]:
@@ -108,13 +100,16 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     data = _dataset(table, rows, settings)
     transform = _transform(table, rows, settings, data.y)
     y = transform.apply(data.y) if settings.task == "regression" else data.y
+    chosen: Any
     chosen, noise = build.for_rows(settings, len(data.x), y)
-    posterior_settings = {**chosen, "epochs": settings.epochs or _epochs(len(data.x), chosen)}
+    if (epochs := settings.epochs) is None:
+        updates = len(batches(len(data.x), chosen["batch_size"], chosen["min_batches"]))  # per epoch
+        epochs = max(1, min(int(chosen["epochs"]), UPDATES // updates))
     partly = np.flatnonzero(np.isnan(data.y).any(1)).tolist() if settings.task == "regression" else []
 
     def posterior(likelihood: str) -> Predictive:
         asked = replace(settings, likelihood=likelihood)
-        return problem.posterior(asked, data, settings.posterior, posterior_settings, noise)
+        return problem.posterior(asked, data, settings.posterior, {**chosen, "epochs": epochs}, noise)
 
     likelihood = settings.likelihood or build.likelihood_of(data)
     plain = posterior(likelihood)
@@ -139,7 +134,9 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
             progress(epoch.epoch, epoch.epochs)
     if not bool(learner.fitted.state.common.alive.all()):
         raise Failure("The fit failed. Choose another --posterior, or change its settings with -p.")
-    return Model(learner, transform, Names(table.schema.features, settings.target, data.classes), plain)
+    names = Names(table.schema.features, settings.target, data.classes)
+    models = {settings.posterior: replace(learner.model, posterior=plain)}
+    return Model(learner, Saved(names, ({},), models, table.schema, transform))
 
 
 def _dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
@@ -165,23 +162,17 @@ def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> T
     return Transform.fit(settings.transform, y) if settings.task == "regression" else Transform()
 
 
-def _epochs(labels: int, settings: Any) -> int:
-    """Return the posterior's number of epochs, reduced if a fit would exceed `UPDATES` updates."""
-    steps = len(batches(labels, settings["batch_size"], settings["min_batches"]))
-    return max(1, min(int(settings["epochs"]), UPDATES // steps))
-
-
 def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
     learnt = _fit(table, rows, settings, device, progress)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RedundancyWarning)  # reported as a note below
         asked = learnt.learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
-    chosen, scores = asked.indices[0].tolist(), _in_units(asked.scores[0], learnt, settings)
+    chosen, (scores, unit) = asked.indices[0].tolist(), _in_units(asked.scores[0], learnt, settings)
     prediction = learnt.predict(rows.x[chosen])
-    parts = _columns(learnt, "mean", "low", "high") or [f"p_{name}" for name in learnt.names.classes]
+    parts = _columns(learnt, "mean", "low", "high") or [f"p_{name}" for name in learnt.saved.names.classes]
     suggestions = prediction[parts].set_axis(chosen)
     suggestions.insert(0, "rank", range(1, len(chosen) + 1))
-    reasons = _reasons(rows, chosen, scores, learnt, prediction, settings)
+    reasons = _reasons(rows, chosen, scores, unit, learnt, prediction, settings)
     suggestions = suggestions.assign(score=scores, reason=reasons)
     # With costs, the first row may not have the best score.
     best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
@@ -192,36 +183,31 @@ def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str,
         measures["width"] = float((high - low).mean(0).max())
     repeated = redundancy(learnt.learner.acquisitions[0], k, len(rows.pending))
     curved = curvature_note(learnt.learner.model.initial_curvature_share.tolist())
-    unit = _unit(settings)
     title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
-    scales = problem.compressed(rows.x), problem.rounded(vars(learnt.posterior.likelihood))
+    likelihood = learnt.saved.models[settings.posterior].posterior.likelihood
+    scales = problem.compressed(rows.x), problem.rounded(vars(likelihood))
     notes = [*_doubts(rows, settings), *filter(None, (repeated, curved, *scales))]
     return Choice(suggestions, title, notes, measures, model=learnt)
 
 
 def _columns(learnt: Model, *parts: str) -> list[str]:
     """Return the names of the prediction columns of `parts`, e.g. "mean", for all targets; [] for classification."""
-    targets = () if learnt.names.classes else learnt.names.targets
-    return [learnt.names.of(part, target) for target in targets for part in parts]
+    targets = () if learnt.saved.names.classes else learnt.saved.names.targets
+    return [learnt.saved.names.of(part, target) for target in targets for part in parts]
 
 
-def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
-    """Convert scores from the model's standardised units to the units that `_unit` names."""
+def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> tuple[list[float], str]:
+    """Return scores, converted from the model's standardised units if they are in those of the target, and the unit."""
     mean, scale = (moment.flatten()[0] for moment in learnt.learner.fitted.scales.y)
     if settings.acquisition == "expected-improvement":
         scores = scores * scale
     elif settings.acquisition == "upper-confidence-bound":
         scores = scores * scale + mean
-    return scores.tolist()
-
-
-def _unit(settings: Settings) -> str:
-    """Return the unit of the scores, or "" if scores have no unit."""
-    if settings.acquisition not in ("expected-improvement", "upper-confidence-bound"):
-        return UNITS.get(settings.acquisition, "")
+    else:
+        return scores.tolist(), UNITS.get(settings.acquisition, "")
     target = settings.target[0]
     units = {"none": f"units of {target}", "log": f"logarithm of {target}", "rank": "normal scores"}
-    return units[settings.transform]
+    return scores.tolist(), units[settings.transform]
 
 
 def _sample(rows: Rows) -> list[int]:
@@ -246,8 +232,9 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
 
 
 def _reasons(
-    rows: Rows, chosen: list[int], scores: list[float], learnt: Model, prediction: pd.DataFrame, settings: Settings
-) -> list[str]:
+    rows: Rows, chosen: list[int], scores: list[float], unit: str, learnt: Model, prediction: pd.DataFrame,
+    settings: Settings,
+) -> list[str]:  # fmt: skip
     """Return a phrase for each chosen row that says why it was chosen."""
     z = spread.standardised(rows.x)
     usual = spread.nearest(z, _sample(rows), rows.measured)
@@ -260,7 +247,7 @@ def _reasons(
     apart = epistemic / np.maximum(noise, 1e-300)
     reasons = []
     for i, score in enumerate(scores):
-        reason = f"{gain}: {score:.3g} {_unit(settings)}".rstrip()
+        reason = f"{gain}: {score:.3g} {unit}".rstrip()
         if settings.goal == "learn" and near[i] > far:
             reason = f"far from all measured rows: {near[i]:.2g} standard deviations (median candidate: {middle:.2g})"
         elif settings.goal == "learn" and (apart[i] > 1).any():

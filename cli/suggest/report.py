@@ -17,7 +17,7 @@ from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table, labels
 from explore.core.errors import InputError, listed, shown
-from explore.data.reading import Cells, NoRows
+from explore.data.reading import Cells
 from explore.runs.record import plain
 
 ID = f"{PREFIX}id"
@@ -28,19 +28,9 @@ MEASURES = {
 }  # fmt: skip
 
 
-def read(path: Path, table: Table, settings: Settings) -> Cells | None:
-    """Read next.csv as `labels` does. Return None if the file does not exist or has no rows."""
-    if not path.exists():
-        return None
-    try:
-        return labels(path, table, settings)
-    except NoRows:
-        return None
-
-
 def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
     """Raise InputError if a new next.csv would lose rows, cells or measurements. `before` has the previous targets."""
-    file = read(path, table, settings)
+    file = labels(path, table, settings, optional=True)
     if file is None:
         return
     targets = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in file.columns]

@@ -6,14 +6,13 @@ any point can therefore be repeated: it writes the same rows again, which are st
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
 from explore.cli import display, start, tables
 from explore.cli.suggest import choice, report, settings, table
-from explore.cli.suggest.choice import Choice, Model, Progress
+from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
 from explore.core import files
@@ -52,7 +51,8 @@ def run(options: Mapping[str, Any]) -> None:
     tables.check(out, path, "suggest", report.ID, report.KINDS)
     state = State(now, len(content.cells.lines), content.learnt)
     changes, before = (_changes(old, state), old.settings.target) if old else ([], ())
-    labels = _labels(options["labels"], out, content, now)
+    file = options["labels"] and Path(options["labels"])
+    labels = table.labels(file, content, now, optional=out.exists() and file.samefile(out)) if file else None
     operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]
     if operates:  # rehearse first: an operation that fails must not be partly logged
         with Campaign(beside, dry=True) as rehearsal:
@@ -69,15 +69,12 @@ def run(options: Mapping[str, Any]) -> None:
         report.note(doubts, options)
         if not dry:
             _write(beside, state, old)
-        chosen, written = None, []
-        if operates:
-            _operate(campaign, options)
-        else:
-            with display.progress(options["quiet"] or options["as_json"], "fitting") as update:
-                chosen = _suggest(content, campaign, now, device, lambda d, t: update(completed=d, total=t))
+        _operate(campaign, options)
+        chosen = None if operates else _suggest(content, campaign, now, device, options)
+        written = []
         if not dry:
             if chosen and chosen.model:
-                _write_model(beside, content, now, chosen.model)
+                _write_model(beside, chosen.model.saved)
             report.check_told(out, content, campaign, now, before)  # again: cells may have been filled in during a fit
             written = report.write(out, content, campaign, now)
         more = [*campaign.notes[count:], *(chosen.notes if chosen else []), *written]
@@ -104,14 +101,6 @@ def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before:
     return []
 
 
-def _labels(path: str | None, out: Path, content: Table, now: Settings) -> Cells | None:
-    """Read the file of --labels. Return None if the option is missing, or if the file is next.csv without rows."""
-    if path is None:
-        return None
-    is_next = out.exists() and Path(path).samefile(out)
-    return report.read(out, content, now) if is_next else table.labels(Path(path), content, now)
-
-
 def _changes(old: State, now: State) -> list[str]:
     rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
     return [*settings.changes(old.settings, now.settings), *rows]
@@ -133,7 +122,7 @@ def _operate(campaign: Campaign, options: Mapping[str, Any]) -> None:
         campaign.skip(options["skip"])
 
 
-def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, progress: Progress) -> Choice:
+def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, options: Mapping[str, Any]) -> Choice:
     """Choose rows and log the choice. If there are fewer rows than --batch, the notes say why."""
     rows = table.rows(content, campaign)
     waiting = [] if campaign.answered else campaign.pending
@@ -150,7 +139,8 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, pro
         notes.append(f"Only {counted(k, 'candidate')} left.")
     if k < 1:
         return Choice(notes=notes)
-    chosen = choice.choose(content, rows, now, k, device, progress)
+    with display.progress(options["quiet"] or options["as_json"], "fitting") as update:
+        chosen = choice.choose(content, rows, now, k, device, lambda d, t: update(completed=d, total=t))
     campaign.suggest(chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
     return chosen._replace(notes=[*notes, *chosen.notes])
 
@@ -188,9 +178,7 @@ def _write(folder: Path, now: State, old: State | None) -> None:
         raise Failure(f"cannot write {folder / CONFIG}: {error.strerror}") from error
 
 
-def _write_model(folder: Path, table: Table, settings: Settings, model: Model) -> None:
-    fitted = replace(model.learner.model, posterior=model.posterior)  # instead of one for partly measured rows
-    content = saved.Saved(model.names, ({},), {settings.posterior: fitted}, table.schema, model.transform)
+def _write_model(folder: Path, content: saved.Saved) -> None:
     try:
         saved.write(folder, content)
     except OSError as error:

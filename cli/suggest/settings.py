@@ -197,23 +197,19 @@ def limits(settings: Settings) -> list[Limit]:
     return conditions
 
 
-def allowed(conditions: Sequence[Limit], spent: Mapping[str, float], costs: pd.DataFrame) -> int:
-    """Return how many rows can be suggested, in order, before `spent` plus the rows' `costs` exceeds a limit."""
-    totals = costs.cumsum() + pd.Series(spent)
-    within = pd.Series(True, costs.index)
-    for limit in (limit for limit in conditions if limit.name in WITHIN):
-        within &= totals[limit.name] <= limit.value * (1 + 1e-12)  # sums of decimals may exceed it by their last digit
-    return int(within.cumprod().sum())
-
-
-def reached(conditions: Sequence[Limit], measures: Mapping[str, float], spent: Mapping[str, float], n: int) -> str:
-    """Return a sentence on why no row is suggested, or "" if rows are suggested. `n` is the result of `allowed`."""
+def allowed(
+    conditions: Sequence[Limit], measures: Mapping[str, float], spent: Mapping[str, float], costs: pd.DataFrame
+) -> tuple[int, str]:
+    """Return how many rows can be suggested, in order, and why none can be, or "". `costs` add to `spent`, by row."""
     for name, value, text in conditions:
         if name in BELOW and measures.get(name, math.inf) < value:
-            return f"Stopped by --stop-when {text}: {BELOW[name]} is {measures[name]:.4g}. No row suggested."
-    if n:
-        return ""
-    within = [limit for limit in conditions if limit.name in WITHIN]
+            return 0, f"Stopped by --stop-when {text}: {BELOW[name]} is {measures[name]:.4g}. No row suggested."
+    totals, within = costs.cumsum() + pd.Series(spent), [limit for limit in conditions if limit.name in WITHIN]
+    fits = pd.Series(True, costs.index)
+    for limit in within:
+        fits &= totals[limit.name] <= limit.value * (1 + 1e-12)  # sums of decimals may exceed it by their last digit
+    if n := int(fits.cumprod().sum()):
+        return n, ""
     sums = " and ".join(f"{WITHIN[limit.name]} is {spent[limit.name]:.12g}" for limit in within)
     texts = ", ".join(limit.text for limit in within)
-    return f"Stopped by --stop-when {texts}: {sums}. Another row would exceed the limit; raise it to continue."
+    return 0, f"Stopped by --stop-when {texts}: {sums}. Another row would exceed the limit; raise it to continue."

@@ -1,7 +1,7 @@
 """The user's table: its cells, and its rows as numeric inputs of a model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from explore.core.errors import InputError, counted, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
 from explore.data.columns import LeftOut, Matrix, Quantity
-from explore.data.reading import Cells
+from explore.data.reading import Cells, NoRows
 from explore.data.recognition import infer
 from explore.data.table import check_kept, roles
 
@@ -129,9 +129,19 @@ def _costs(cells: Cells, name: str) -> np.ndarray:
     return values
 
 
-def labels(path: Path, table: Table, settings: Settings) -> Cells:
-    """Return the cells of a file of measurements, normalised like the table's cells (see `comparable`)."""
-    cells = settings.cells(path, strict=False)
+def labels(path: Path, table: Table, settings: Settings, optional: bool = False) -> Cells | None:
+    """Return the cells of a file of measurements, normalised like the table's cells (see `comparable`).
+
+    With `optional`, return None if the file does not exist or has no rows.
+    """
+    if optional and not path.exists():
+        return None
+    try:
+        cells = settings.cells(path, strict=False)
+    except NoRows:
+        if not optional:
+            raise
+        return None
     return comparable(cells, table.schema, () if table.roles.classes else table.roles.targets)
 
 
@@ -168,11 +178,6 @@ class Rows:
     costs: np.ndarray | None  # [N + G], NaN: unknown
     spent: dict[str, float]  # "budget": cost of taken rows; "labels": count of measured and pending rows
     notes: tuple[str, ...]
-
-    def complete(self) -> "Rows":
-        """Return a copy in which only rows with all targets measured count as measured."""
-        full = [i for i, values in enumerate(self.values) if all(value == value for value in values)]  # not NaN
-        return replace(self, measured=[self.measured[i] for i in full], values=[self.values[i] for i in full])
 
 
 def rows(table: Table, state: campaign.Campaign) -> Rows:

@@ -550,9 +550,9 @@ def test_a_budget(pool):
 def test_a_budget_of_decimals_pays_for_all_of_them():
     costs = pd.DataFrame({"labels": 1.0, "budget": [0.1] * 11})
     spent = {"labels": 0.0, "budget": 0.0}
-    assert settings.allowed([settings.Limit("budget", 1.0, "budget<=1")], spent, costs) == 10
-    assert settings.allowed([settings.Limit("labels", 2.5, "labels<=2.5")], spent, costs) == 2
-    assert settings.allowed([], spent, costs) == 11
+    assert settings.allowed([settings.Limit("budget", 1.0, "budget<=1")], {}, spent, costs)[0] == 10
+    assert settings.allowed([settings.Limit("labels", 2.5, "labels<=2.5")], {}, spent, costs)[0] == 2
+    assert settings.allowed([], {}, spent, costs)[0] == 11
 
 
 @pytest.mark.parametrize("goal", ["maximise", "minimise"])

@@ -3,8 +3,6 @@
 import importlib
 import io
 import json
-import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,30 +47,22 @@ class Opened:
 
     def curves(self) -> dict[str, pd.DataFrame]:
         """Return series -> table of metrics.jsonl, with one row per step and one column per tag."""
-        rows: dict[str, list[dict[str, float]]] = defaultdict(list)
         content = self._bytes("metrics.jsonl")
         try:
-            for series, row in map(_row, content.decode().splitlines()):
-                rows[series].append(row)
+            table = pd.DataFrame([dict(json.loads(line)) for line in content.decode().splitlines()])
+            series = table.pop("series")
+            if table.step.dtype.kind != "i" or not all(map(str.isprintable, [*series, *table])):
+                raise ValueError("a line of metrics.jsonl lacks a series, a step or printable tags")
+            groups = table.astype(float).groupby(series, sort=False)
+            # A step may be spread over several lines.
+            return {str(name): rows.groupby("step", sort=False).last() for name, rows in groups}
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"{self.folder} is not a run folder, or it is damaged: {error}") from error
-        # A step may be spread over several lines.
-        return {series: pd.DataFrame(lines).groupby("step", sort=False).last() for series, lines in rows.items()}
 
     def _bytes(self, name: str) -> bytes:
         if not self.sizes.get(name):
             raise InputError(f"{self.folder} has no {name} yet. Let the run go on until its first results")
         return (self.folder / name).read_bytes()[: self.sizes[name]]
-
-
-def _row(line: str) -> tuple[str, dict[str, float]]:
-    """Parse a line of metrics.jsonl. Return the series, and a dict with the `step` and one value per tag."""
-    row: dict[str, Any] = json.loads(line)
-    match row:
-        case {"series": str(series), "step": int(step), **tags} if all(map(str.isprintable, [series, *tags])):
-            values = {tag: math.nan if value is None else float(value) for tag, value in tags.items()}
-            return series, {"step": step, **values}
-    raise ValueError("a line of metrics.jsonl lacks a series, a step or numbers")
 
 
 def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> tuple[dict[str, T], list[page.Section]]:

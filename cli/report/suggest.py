@@ -21,29 +21,18 @@ from explore.learning import saved
 PARTS = ("mean", "low", "high")
 
 
-class Suggestion(NamedTuple):
-    """A suggested row, with its prediction and its measurement."""
-
-    row: str
-    round: int  # from 1
-    time: datetime  # UTC
-    prediction: dict[str, Any]  # from the log, with the score
-    answered: datetime | None
-    values: dict[str, Any]  # by target; empty until it is measured
-
-
 class History(NamedTuple):
-    """The history of a campaign: its suggestions and measurements."""
+    """The history of a campaign, as events of its log with times in UTC."""
 
     memory: Memory
     targets: tuple[str, ...]
-    suggestions: list[Suggestion]
+    suggestions: list[Event]  # with the `round`, from 1, and the `answer`: the next measurement of the row, or None
     measurements: list[Event]
 
-    def predicted(self, suggestion: Suggestion, target: str) -> list[Any]:
+    def predicted(self, suggestion: Event, target: str) -> list[Any]:
         """Return [mean, low, high] of the prediction for a target; None stands for a value that is not in the log."""
         names = PARTS if len(self.targets) == 1 else [f"{part}_{target}" for part in PARTS]
-        return [suggestion.prediction.get(name) for name in names]
+        return [suggestion["values"].get(name) for name in names]
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
@@ -65,21 +54,19 @@ def read(run: Opened) -> History:
         for event in batch
     ]
     measurements = [event for event in events if event["event"] in ("label", "correct")]
-    suggested = [event for event in events if event["event"] == "suggest"]
-    rounds = {batch: i for i, batch in enumerate(dict.fromkeys(event["batch"] for event in suggested), 1)}
-    suggestions = []
-    for event in suggested:
+    suggestions = [event for event in events if event["event"] == "suggest"]
+    rounds = {batch: i for i, batch in enumerate(dict.fromkeys(event["batch"] for event in suggestions), 1)}
+    for event in suggestions:
         answers = (e for e in measurements if e["id"] == event["id"] and e["batch"] > event["batch"])
-        answer: dict[str, Any] = next(answers, {"time": None, "values": {}})
-        values = {target: _value(measured) for target, measured in answer["values"].items()}
-        place = event["id"], rounds[event["batch"]], event["time"]
-        suggestions.append(Suggestion(*place, event["values"] or {}, answer["time"], values))
+        event |= {"round": rounds[event["batch"]], "values": event["values"] or {}, "answer": next(answers, None)}
     return History(memory, memory.schema.targets if memory.schema else (), suggestions, measurements)
 
 
-def _value(measured: Sequence[Any]) -> Any:
-    """Return the mean (or the most frequent class) of repeated measurements, or "failed" if all of them failed."""
-    value = mean(measured)
+def _value(event: Event | None, target: str) -> Any:
+    """Return the mean or most frequent class of a row's measurements, "failed" if all failed, None without any."""
+    if not event or target not in event["values"]:
+        return None
+    value = mean(event["values"][target])
     return "failed" if value is None else value
 
 
@@ -88,8 +75,8 @@ def _rounds(history: History) -> Section:
     suggestions, targets = history.suggestions, history.targets
     for label, times in (
         ("measured", [event["time"] for event in history.measurements]),
-        ("suggested", [s.time for s in suggestions]),
-        ("suggested and measured", [s.answered for s in suggestions if s.answered]),
+        ("suggested", [s["time"] for s in suggestions]),
+        ("suggested and measured", [s["answer"]["time"] for s in suggestions if s["answer"]]),
     ):
         if times:
             x = np.sort(np.array(times, "datetime64[s]"))
@@ -103,9 +90,10 @@ def _rounds(history: History) -> Section:
     for s in suggestions:
         ranges = [map(_text, history.predicted(s, t)) for t in targets]
         predicted = [f"{middle} ({low} to {high})" if middle else "" for middle, low, high in ranges]
-        answered = f"{s.answered:%Y-%m-%d %H:%M}" if s.answered else "pending"
-        facts = _text(s.prediction.get("score")), f"{s.time:%Y-%m-%d %H:%M}", answered
-        rows.append([str(s.round), short(s.row), *predicted, *facts, *(_text(s.values.get(t)) for t in targets)])
+        answered = f"{s['answer']['time']:%Y-%m-%d %H:%M}" if s["answer"] else "pending"
+        facts = _text(s["values"].get("score")), f"{s['time']:%Y-%m-%d %H:%M}", answered
+        values = [_text(_value(s["answer"], t)) for t in targets]
+        rows.append([str(s["round"]), short(s["id"]), *predicted, *facts, *values])
     pending = sum(row.pending is not None for row in history.memory.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
     sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."
@@ -120,7 +108,7 @@ def _predicted(history: History) -> Iterator[Section]:
     """Yield a section that compares predictions with later measurements."""
     pairs = {}
     for target in history.targets:
-        rows = [[*history.predicted(s, target), s.values.get(target)] for s in history.suggestions]
+        rows = [[*history.predicted(s, target), _value(s["answer"], target)] for s in history.suggestions]
         if numbers := [row for row in rows if all(isinstance(v, int | float) for v in row)]:
             pairs[target] = np.array(numbers, float).T
     if not pairs:
@@ -155,7 +143,7 @@ def _map(run: Opened, history: History) -> Iterator[Section]:
         yield Section("Map of the rows", warnings=[f"Cannot draw the map: {str(error).rstrip('.')}."])
         return
     at = {name: i for i, name in enumerate(cells.index)}
-    rounds = {s.row: s.round for s in history.suggestions if s.row in at}
+    rounds = {s["id"]: s["round"] for s in history.suggestions if s["id"] in at}
     start = [at[e["id"]] for e in history.measurements if e["id"] in at and e["id"] not in rounds]
     figure, (axes,) = panels(1, width=6, height=4.5)
     map_of(axes, x, start, [at[name] for name in rounds], list(rounds.values()))
@@ -164,7 +152,7 @@ def _map(run: Opened, history: History) -> Iterator[Section]:
 
 
 def _scores(history: History) -> Iterator[Section]:
-    scores = [(s.round, s.prediction.get("score")) for s in history.suggestions]
+    scores = [(s["round"], s["values"].get("score")) for s in history.suggestions]
     rounds = pd.DataFrame(scores, columns=["round", "score"]).dropna().groupby("round").score
     if not len(rounds):
         return
@@ -179,7 +167,7 @@ def _scores(history: History) -> Iterator[Section]:
 
 def _measurements(history: History, goal: str | None) -> Iterator[Section]:
     """Yield a plot of the measurements in order. If the goal is to maximise or minimise, add the best value so far."""
-    values = {t: [_value(e["values"][t]) for e in history.measurements if e["values"].get(t)] for t in history.targets}
+    values = {t: [_value(e, t) for e in history.measurements if e["values"].get(t)] for t in history.targets}
     numbers = {t: np.array([v for v in column if not isinstance(v, str)], float) for t, column in values.items()}
     if not any(map(len, numbers.values())):
         return

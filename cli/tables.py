@@ -62,12 +62,10 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
                 # Excel recognises UTF-8 by the byte order mark.
                 written = [*map(str, frame.columns), *(cell for column in columns.values() for cell in column)]
                 code = "utf-8" if all(map(str.isascii, written)) else "utf-8-sig"
-                mark = ";" if cells.decimal == "," else ","
-                notes = apostrophes(out, [*frame, *(cell for name in _worded(frame) for cell in frame[name])])
+                mark, words = ";" if cells.decimal == "," else ",", frame.select_dtypes(exclude="number")
+                notes = apostrophes(out, [*frame, *words.to_numpy().ravel("F")])
                 # An apostrophe before each string that a spreadsheet program would read as a formula.
-                words = {
-                    n: [texts.neutralised(c) if isinstance(c, str) else c for c in frame[n]] for n in _worded(frame)
-                }
+                words = words.map(lambda cell: texts.neutralised(cell) if isinstance(cell, str) else cell)
                 safe, number = frame.assign(**words).rename(columns=texts.neutralised), "%.8g"
                 safe.to_csv(draft, index=False, sep=mark, decimal=cells.decimal, float_format=number, encoding=code)
             elif kind == ".xlsx":
@@ -79,11 +77,6 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}; choose another --out") from error
     return notes
-
-
-def _worded(frame: pd.DataFrame) -> list[str]:
-    """Return the names of the non-numeric columns."""
-    return [str(name) for name in frame if not pd.api.types.is_numeric_dtype(frame[name])]
 
 
 def apostrophes(file: object, written: Iterable[object]) -> list[str]:
@@ -101,7 +94,7 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
     """Write an Excel file in which strings stay strings, even if they look like formulas."""
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 
-    for name, cell in ((n, c) for n in _worded(frame) for c in (n, *frame[n])):
+    for name, cell in ((n, c) for n, column in frame.select_dtypes(exclude="number").items() for c in (n, *column)):
         if isinstance(cell, str) and (ILLEGAL_CHARACTERS_RE.search(cell) or len(cell) > LONGEST):
             raise InputError(
                 f"column {shown(name)}: an Excel file cannot store {shown(cell)}: it has control characters or more "

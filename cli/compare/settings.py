@@ -56,7 +56,6 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     noise = registry.find("likelihoods", common.likelihood)
     fixed = problem.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = problem.split(options["grid"], ["", "likelihood", *classes], "--grid")
-    _check_once(fixed["likelihood"], grid["likelihood"], lambda key: LIKELIHOOD + key)
     every = {key for cls in classes.values() for key in registry.settings_of(cls)}
     if unknown := {*fixed[""], *grid[""]} - every:
         raise one_of("setting", min(unknown), every)
@@ -87,8 +86,10 @@ def _candidates(
     values, axes = (
         {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
     )
-    _check_once(values, axes, lambda key: f"{key} of {name}")
     varied = axes | {LIKELIHOOD + key: text for key, text in grid["likelihood"].items()}
+    if both := varied.keys() & (values.keys() | {LIKELIHOOD + key for key in fixed["likelihood"]}):
+        setting = min(both) if min(both).startswith(LIKELIHOOD) else f"{min(both)} of {name}"
+        raise InputError(f"{setting} is set by both -p and --grid. Pass it only once")
     if varied and not options["validate"] and not hasattr(cls, "divergence"):
         raise InputError(f"--grid selects by the variational bound, which {name} does not have. Add --validate 0.2")
     for texts in itertools.product(*(text.split(",") for text in varied.values())):
@@ -101,12 +102,6 @@ def _candidates(
             choice = choice._replace(preset=advice.preset, settings=advice.settings | choice.settings)
         chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
         yield Candidate(name, choice.preset, registry.complete(cls, choice.settings), chosen)
-
-
-def _check_once(fixed: Mapping[str, str], axes: Mapping[str, str], title: Any) -> None:
-    """Raise InputError if a setting is both fixed and in the grid."""
-    if both := fixed.keys() & axes.keys():
-        raise InputError(f"{title(min(both))} is set by both -p and --grid. Pass it only once")
 
 
 def _names(text: str) -> list[str]:

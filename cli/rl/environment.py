@@ -26,7 +26,7 @@ SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
     """Make a single environment."""
-    with _refusals(settings.env):
+    with refusals(f"cannot make {settings.env}"):
         env = gym.make(_spec(settings.env), **settings.env_kwargs, **more)
     observed = env.observation_space
     for part in [env.action_space, *(observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed])]:
@@ -47,7 +47,8 @@ def environments(settings: Settings, copies: int) -> VecEnv:
     """Make a vector environment that records returns and lengths of episodes; prefer a batched version, if any."""
     spec = _spec(settings.env)
     if spec.vector_entry_point is not None:
-        with _refusals(settings.env), contextlib.suppress(TypeError):  # Gymnasium's own support NEXT_STEP only
+        # Gymnasium's own support NEXT_STEP only, and raise TypeError.
+        with refusals(f"cannot make {settings.env}"), contextlib.suppress(TypeError):
             env = gym.make_vec(
                 spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
                 **settings.env_kwargs,
@@ -59,14 +60,14 @@ def environments(settings: Settings, copies: int) -> VecEnv:
 
 
 @contextlib.contextmanager
-def _refusals(name: str) -> Iterator[None]:
-    """Re-raise errors from an environment's constructor as `InputError`."""
+def refusals(problem: str) -> Iterator[None]:
+    """Re-raise errors from an environment's own code as `InputError`, after the problem."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"cannot make {name}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{problem}: {type(error).__name__}: {error}") from error
 
 
 def normalised(env: VecEnv) -> VecNormalize:

@@ -13,7 +13,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from explore.cli import display, start
-from explore.cli.rl.environment import check_finite, environment, normalised
+from explore.cli.rl.environment import check_finite, environment, normalised, refusals
 from explore.cli.rl.model import algorithm, derived, load_policy
 from explore.cli.rl.settings import OFF_POLICY, Settings
 from explore.cli.rl.training import models_folder, reading, series
@@ -97,10 +97,8 @@ def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
 
 
 def _picture(env: Any) -> Image.Image:
-    try:
+    with refusals(f"cannot render {env.spec.id}"):  # there may be no display
         pixels = env.render()
-    except Exception as error:  # any error in the environment's code, or a missing display
-        raise InputError(f"cannot render {env.spec.id}: {type(error).__name__}: {error}") from error
     if not isinstance(pixels, np.ndarray):
         raise InputError(f"{env.spec.id} does not render images. It must support render_mode rgb_array")
     return Image.fromarray(pixels).quantize(method=Image.Quantize.FASTOCTREE)  # the default takes five times as long

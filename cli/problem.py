@@ -52,12 +52,11 @@ class Problem:
     feature: tuple[str, ...] = ()  # columns that are features even if they look like row numbers
     sheet: str | None = None  # of an Excel file; None: the first
 
-    def load(self) -> Dataset:
-        """Load the data set. Raise InputError if it has changed since the run began."""
-        return self.table()[0]
-
     def table(self) -> tuple[Dataset, Schema | None]:
-        """Load the data set as `load` does. Also return the schema of a user's table, or None for other data."""
+        """Load the data set. Also return the schema of a user's table, or None for other data.
+
+        Raise InputError if the data have changed since the run began.
+        """
         drop, schema = list(self.drop_columns), None
         try:
             if self.net:
@@ -115,7 +114,7 @@ def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         net=net,
         **{name: options[name] for name in ("data", "feature", "sheet", "keep_na", "seed", "samples")},
     )
-    dataset = problem.load()
+    dataset, _ = problem.table()
     likelihood = build.check_likelihood(options.get("likelihood"), dataset)
     return replace(problem, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood), dataset
 

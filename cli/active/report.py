@@ -23,6 +23,7 @@ import torch
 from matplotlib.figure import Figure
 
 from explore import data
+from explore.acquisitions.base import Choice
 from explore.cli.active.experiment import Experiment
 from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, title
@@ -60,11 +61,11 @@ def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int 
     results = pd.DataFrame({"round": event.round, "labels": event.labels} | replicas | tested | alive)
     for i, arm in enumerate(experiment.arms):
         run.scalars(series[arm], event.labels, _scalars(event, results, slice(i * trials, (i + 1) * trials)))
-    rows: list[Any] = results.to_dict("records")
-    run.rows("results.csv", rows)
-    run.rows("selected.csv", list(_selected(experiment.dataset, event, rows)))
+    run.rows("results.csv", results.to_dict("records"))
     if event.choice is None:
         saved.write(run.folder, experiment.saved)
+    else:
+        run.rows("selected.csv", _selected(experiment.dataset, event.choice, results).to_dict("records"))
     return event.labels
 
 
@@ -82,18 +83,17 @@ def _scalars(event: Round, results: pd.DataFrame, arm: slice) -> dict[str, float
     return scalars
 
 
-def _selected(dataset: data.Dataset, event: Round, results: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of selected.csv for a round. `results` has the round's rows of results.csv, one per replica."""
-    if event.choice is None:
-        return
-    chosen = event.choice.indices.tolist(), event.choice.scores.tolist()
-    for row, *choice in zip(results, *chosen, strict=True):
-        replica = {key: row[key] for key in ("arm", "trial", "round")}
-        for order, (index, score) in enumerate(zip(*choice, strict=True), 1):
-            point = {"order": order, "index": index}
-            point |= {"line": dataset.lines[index]} if dataset.lines else {}
-            point |= {"id": texts.neutralised(dataset.ids[index])} if dataset.ids else {}
-            yield replica | point | {"score": score}
+def _selected(dataset: data.Dataset, choice: Choice, results: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of selected.csv for a round. `results` has the round's rows of results.csv, one per replica."""
+    replicas, k = choice.indices.shape
+    points = choice.indices.flatten().tolist()
+    rows = results.loc[results.index.repeat(k), ["arm", "trial", "round"]]
+    rows = rows.assign(order=[*range(1, k + 1)] * replicas, index=points)
+    if dataset.lines:
+        rows["line"] = [dataset.lines[point] for point in points]
+    if dataset.ids:
+        rows["id"] = [texts.neutralised(dataset.ids[point]) for point in points]
+    return rows.assign(score=choice.scores.flatten().tolist())
 
 
 def curves(results: pd.DataFrame, metric: str) -> dict[str, pd.DataFrame]:
@@ -217,13 +217,13 @@ def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
             axes.axhline(0, color="black", linewidth=1)
         note = "Paired by trial, from the same start. An error below 0 means that the rule beat random labelling."
         yield page.Section("Difference from random labelling", drawn, [note], **page.cells(_joined(differences)))
-    sets, missing = readable(runs, "data", lambda run: run.settings.load())
+    sets, missing = readable(runs, "data", lambda run: run.settings.table()[0])
     yield from missing
     selected = {run: run.table("selected.csv") for run in runs if run.sizes.get("selected.csv")}
     if shown := {run: table for run, table in selected.items() if run.name in sets}:
         yield _chosen(shown, sets)
     note = "Held-out points of all trials{first}, predicted by the fits of the last round."
-    yield from drawing.held_out(runs, sets, lambda count, settings: _split(count, settings).test, note)
+    yield from drawing.held_out(runs, sets, lambda count, settings: settings.split(count).test, note)
     if selected:
         lines = {
             run.prefix + str(arm): rows.pivot_table(index="round", columns="trial", values="score", aggfunc="max")
@@ -242,11 +242,6 @@ def _joined(metrics: Mapping[str, drawing.Lines]) -> pd.DataFrame:
     return pd.concat(tables, axis=1).reset_index()
 
 
-def _split(count: int, settings: Any) -> data.PoolSplit:
-    """Return the initial points, test points and pool of each trial, as indices into `count` examples."""
-    return data.pool_splits(count, settings.trials, settings.initial, settings.test_size, settings.seed)
-
-
 def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, data.Dataset]) -> page.Section:
     """Draw a map of each run's points, in which colours mark the points chosen in the first trial."""
     drawn, every = drawing.panels(len(selected))
@@ -254,7 +249,7 @@ def _chosen(selected: Mapping[Opened, pd.DataFrame], sets: Mapping[str, data.Dat
         rule = run.config["acquisition"]
         chosen = rows[(rows.arm == rule) & (rows.trial == 1)]
         x = sets[run.name].x
-        start = _split(len(x), run.settings).labelled[0]
+        start = run.settings.split(len(x)).labelled[0]
         drawing.map_of(axes, x, start.tolist(), chosen["index"].tolist(), chosen["round"].tolist())
         axes.set(title=literal(f"{run.name}: {rule}, trial 1"))
     every[0].legend(fontsize="small")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from explore import registry
+from explore import data, registry
 from explore.acquisitions.base import default_rule
 from explore.cli import problem
 from explore.core.errors import InputError
@@ -39,6 +39,10 @@ class Settings(problem.Problem):
     targets: str | None = None  # file with target inputs
     targets_digest: str | None = None  # hash of the target inputs
 
+    def split(self, count: int) -> data.PoolSplit:
+        """Return the initial points, test points and pool of each trial, as indices into `count` examples."""
+        return data.pool_splits(count, self.trials, self.initial, self.test_size, self.seed)
+
     def aims(self, schema: Schema | None) -> Matrix | None:
         """Return the inputs in the --targets file, if any. Raise InputError if these changed since the run began."""
         if self.targets is None:
@@ -56,23 +60,20 @@ def _digest(matrix: Matrix) -> str:
 
 # Options that become settings unchanged.
 PLAIN = ("trials", "rounds", "initial", "acquire", "control", "pool", "targets")
-HIDDEN = "10"
-TEST, TEST_IMAGES = 100, 1000  # default numbers of test points
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options."""
-    common, data = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
-    if common.net and options["hidden"]:
-        raise InputError("--hidden applies to tables only. For images use --net and -p net.KEY=VALUE")
+    common, data = problem.resolve({**options, "hidden": options["hidden"] or "10"})
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
     texts = problem.split(options["parameters"], prefixes, epochs=options["epochs"])
     if common.net:
+        if options["hidden"]:
+            raise InputError("--hidden applies to tables only. For images use --net and -p net.KEY=VALUE")
+        if options["standardise"]:
+            scaled = "Images are always scaled with the moments of the pool"
+            raise InputError(f"--standardise applies to tables only. {scaled}. Leave it out")
         common = replace(common, net_settings=zoo.settings(common.net, texts["net"]))
-    if common.net and options["standardise"]:
-        raise InputError(
-            "--standardise applies to tables only. Images are always scaled with the moments of the pool. Leave it out"
-        )
     most = options["initial"] + options["rounds"] * options["acquire"]
     name, likelihood = problem.recommended({**options, "net": common.net}, texts[""], common.likelihood, most)
     build.check_used(name, options["hidden"], texts["likelihood"], "--hidden")
@@ -90,7 +91,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         posterior_settings=posterior.settings if by_rows else registry.complete(posterior.make, posterior.settings),
         acquisition_settings=registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
         likelihood_settings=own_noise | scatter if by_rows else registry.complete(noise, own_noise | scatter),
-        test_size=options["test_size"] or (TEST_IMAGES if common.net else TEST),
+        test_size=options["test_size"] or (1000 if common.net else 100),
         standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
     )  # fmt: skip
     aims = settings.aims(settings.table()[1]) if settings.targets else None

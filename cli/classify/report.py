@@ -197,8 +197,16 @@ def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
     if predictions:
         yield drawing.calibration({name: t.probabilities for name, t in predictions.items()}, "All test images.")
     for run in (run for run in runs if run.name in predictions):
-        for section in _of_run(run, predictions[run.name]):
-            yield section._replace(title=run.prefix + section.title)
+        tested = predictions[run.name]
+        parts = [_confusions(tested)]
+        if tested.ood is not None:
+            note = "Share of images by uncertainty. Out-of-distribution images should be more uncertain."
+            parts.append(page.Section("Out-of-distribution images", uncertainties(tested, tested.ood), [note]))
+        images, missing = readable([run], "images", lambda run: run.settings.load()[0])
+        parts += missing
+        for loaded in images.values():
+            parts += _pictures(loaded.x if run.config["validation"] else loaded.test_x, tested)
+        yield from (part._replace(title=run.prefix + part.title) for part in parts)
 
 
 def read(run: Opened) -> Tested:
@@ -218,17 +226,6 @@ def read(run: Opened) -> Tested:
         raise InputError(f"{run.folder / saved.PROBABILITIES} is missing or damaged ({error})") from error
     names = (Path(run.config["dataset"] or run.config["images"]).name, Path(str(run.config["ood"])).name)
     return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None, names)
-
-
-def _of_run(run: Opened, tested: Tested) -> Iterator[page.Section]:
-    yield _confusions(tested)
-    if tested.ood is not None:
-        note = "Share of images by uncertainty. Out-of-distribution images should be more uncertain."
-        yield page.Section("Out-of-distribution images", uncertainties(tested, tested.ood), [note])
-    images, missing = readable([run], "images", lambda run: run.settings.load()[0])
-    yield from missing
-    for loaded in images.values():
-        yield from _pictures(loaded.x if run.config["validation"] else loaded.test_x, tested)
 
 
 def _confusions(tested: Tested) -> page.Section:

@@ -70,8 +70,7 @@ def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> Non
     values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not is_own(tag)}
     rows = {"posterior": name, "split": splits, "epochs": epochs} | values
     rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
-    records: list[Any] = pd.DataFrame(rows).to_dict("records")
-    run.rows("results.csv", records)
+    run.rows("results.csv", pd.DataFrame(rows).to_dict("records"))
     for picture, figure in figures({name: fitted}):
         run.image(file_name(name), epochs, f"figures/{picture}", figure)
 
@@ -273,7 +272,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
     scores = pd.concat(columns, axis=1).reset_index()
     yield page.Section("Scores", _splits(results, titles), [note], **page.cells(scores))
     yield drawing.learning_curves(runs, titles, "Means over splits.")
-    sets, missing = readable(runs, "data", lambda run: run.settings.load())
+    sets, missing = readable(runs, "data", lambda run: run.settings.table()[0])
     yield from missing
 
     def held_out(count: int, settings: Any) -> list[np.ndarray]:

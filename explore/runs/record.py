@@ -155,7 +155,7 @@ class Run:
         """Write a figure of a series for TensorBoard's IMAGES tab."""
         self._writer(series).add_figure(tag, figure, step, close=False)
 
-    def rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def rows(self, table: str, rows: Sequence[Mapping[Any, Any]]) -> None:
         """Append rows with the same keys to a table, results.csv or selected.csv.
 
         A table that an earlier version began keeps its columns.

@@ -90,7 +90,7 @@ def test_what_active_saved_is_what_it_measured(active, more):
 def test_what_compare_saved_is_what_it_measured(runs):
     folder = runs / "compare-c"
     kept = saved.read(folder, ())
-    data = Opened("c", folder, "compare", {}, (), {}).settings.load()
+    data = Opened("c", folder, "compare", {}, (), {}).settings.table()[0]
     results = pd.read_csv(folder / "results.csv").set_index(["posterior", "split"])
     for name in ("map", "bbb"):
         mean = kept.models[name].predict(data.x).mean.numpy()

@@ -144,9 +144,11 @@ def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] 
     if options["resume"]:
         refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")
     extend = {name: options[name] for name in on_command_line(ctx) if name in totals and options["resume"]}
-    from explore.cli import start
+    from explore.cli import ranks, start
 
-    start.run(ctx.command.name or "", {**options, "extend": extend})
+    command = ctx.command.name or ""
+    with ranks.joined(command):
+        start.run(command, {**options, "extend": extend})
 
 
 def check_empty(ctx: click.Context) -> None:

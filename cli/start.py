@@ -48,7 +48,7 @@ class Experiment(Protocol):
     settings: Any
     parts: tuple[str, ...]  # parts of the run folder's name, after the command
     plan: str  # a sentence that describes the run, printed at the start
-    note: str  # about the data; may be empty
+    notes: Sequence[str]  # about the data; may be empty
     total: int  # length of the progress bar
     done: float  # position of the progress bar
 
@@ -74,11 +74,6 @@ class Report(NamedTuple):
 
 def run(command: str, options: Mapping[str, Any]) -> None:
     """Run a command with its options, alone or as one process of a `torchrun` job."""
-    with ranks.joined(command):
-        _run(command, options)
-
-
-def _run(command: str, options: Mapping[str, Any]) -> None:
     package, experiments, report = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
     # A restarted `torchrun` job gets its options again; modules that they name are trusted.
@@ -105,7 +100,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
             old.resumed(metadata)
     plan = f"{old.folder}: {experiment.progress(old.state)} are done." if old else experiment.plan
     warnings = list(experiment.warnings())
-    for note in () if options["quiet"] else filter(None, (experiment.note, plan)):
+    for note in () if options["quiet"] else filter(None, (*experiment.notes, plan)):
         display.echo(note, err=True)
     for warning in warnings:
         display.echo(f"Warning: {warning}", err=True)
@@ -116,7 +111,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
         _work(experiment, record, report.write, options["quiet"] or options["as_json"])
         result: Report = report.report(experiment, record.folder)
     ranks.forget()
-    notes = {"notes": [note for note in experiment.note.splitlines() if note], "warnings": warnings}
+    notes = {"notes": [line for note in experiment.notes for line in note.splitlines()], "warnings": warnings}
     _print(result, record, notes, options["as_json"], options["quiet"])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from explore import data, registry
+from explore import registry
 from explore.acquisitions.base import RedundancyWarning, check, redundancy
 from explore.cli import problem, tables
 from explore.cli.active.settings import Settings
@@ -31,13 +31,11 @@ class Experiment:
         self.settings = s = settings
         self.dataset, self._schema = s.table()
         n = len(self.dataset.x)
-        split = data.pool_splits(n, s.trials, s.initial, s.test_size, s.seed)
+        split = s.split(n)
         wanted, pool = s.acquire * (s.rounds - 1), split.pool[:, : s.pool]
         if wanted > pool.shape[1]:
-            raise InputError(
-                f"{s.rounds} rounds need {wanted} points, but the pool of {self.dataset.name} has only "
-                f"{pool.shape[1]}. Reduce --rounds or --acquire."
-            )
+            only = f"the pool of {self.dataset.name} has only {pool.shape[1]}"
+            raise InputError(f"{s.rounds} rounds need {wanted} points, but {only}. Reduce --rounds or --acquire.")
         self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))  # the tested one first
         self.posterior = self._posterior(s.initial)
         problem.check_memory(self.posterior, s.trials * len(self.arms), s.samples)
@@ -45,8 +43,7 @@ class Experiment:
         if s.rounds > 1:
             check(rule, self.posterior, s.samples, s.acquire)
         allowed = np.zeros((s.trials, n), bool)
-        for points in (split.labelled, pool):
-            np.put_along_axis(allowed, points, True, axis=1)
+        np.put_along_axis(allowed, np.hstack([split.labelled, pool]), True, axis=1)
         aims = s.aims(self._schema)
         self.learner = ActiveLearner(
             self.posterior, self.dataset.x, [rule, *self.arms[1:]], trials=s.trials, allowed=allowed, seed=s.seed,
@@ -60,17 +57,19 @@ class Experiment:
         self.history: dict[str, Tensor] = {}  # metric -> [rounds, R], R = arms x trials; the number of labels: [rounds]
         self.seconds = 0.0  # duration of all finished rounds
         if old:
-            self.load_state_dict(old.state)
-            if self.rounds < len(old.state["history"].get("labels", ())):
+            self.learner.load_state_dict(old.state["learner"])
+            self.history, self.seconds = dict(old.state["history"]), float(old.state["seconds"])
+            # The last round of a run labels no points, so a longer run repeats it.
+            if self.rounds == self.learner.round < s.rounds:
+                self.history = {name: past[:-1] for name, past in self.history.items()} if self.rounds > 1 else {}
                 old.rewind(self.state_dict())
         self.parts = (self.dataset.name, s.posterior, s.acquisition)
         trials, where = counted(s.trials, "trial"), problem.place(device, s.jobs)
         self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
         marked = tables.apostrophes("selected.csv", self.dataset.ids)
         scaled = problem.compressed(self.dataset.x) if s.standardise != "none" else ""
-        notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, scaled]
-        notes.append(problem.rounded(s.likelihood_settings))
-        self.note = "\n".join(filter(None, notes))
+        rounded = problem.rounded(s.likelihood_settings)
+        self.notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, scaled, rounded]
         self.total, self.done = s.rounds, float(self.rounds)
 
     def _posterior(self, labels: int) -> Predictive:
@@ -127,11 +126,3 @@ class Experiment:
     def state_dict(self) -> dict[str, Any]:
         learner = {name: value.cpu() for name, value in self.learner.state_dict().items()}
         return {"learner": learner, "history": dict(self.history), "seconds": self.seconds}
-
-    def load_state_dict(self, old: Mapping[str, Any]) -> None:
-        """Restore the state from a `state_dict`."""
-        self.learner.load_state_dict(old["learner"])
-        self.history, self.seconds = dict(old["history"]), float(old["seconds"])
-        # The last round of a run labels no points, so a longer run repeats it.
-        if self.rounds == self.learner.round < self.settings.rounds:
-            self.history = {name: past[:-1] for name, past in self.history.items()} if self.rounds > 1 else {}

@@ -38,14 +38,12 @@ class Finished(NamedTuple):
     initial_curvature_share: float = 0.0  # share of the posterior's curvature that is still its initial value
 
 
+RENAMED = {"found": "tested", "others": "ood", "start_left": "initial_curvature_share"}  # keys of older versions
 Event = Epoch | classification.Measured | Finished | None  # None: the fit starts or resumes
 
 
 class Experiment:
-    """A posterior, the images to train and test it on, and the results of the fit.
-
-    Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
-    """
+    """A posterior, images to train and test it on, and the results of the fit; see `explore.cli.start.Experiment`."""
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         images, self.settings = settings.load()
@@ -68,13 +66,17 @@ class Experiment:
         self._saved: dict[str, Any] | None = None
         self._seconds: list[float] = []  # duration of each epoch
         if old:
-            self.load_state_dict(old.state)
+            self._saved, self._seconds = old.state["saved"], [float(s) for s in old.state["seconds"]]
+            if entry := old.state["finished"]:
+                entry = {RENAMED.get(key, key): value for key, value in entry.items()}
+                parts = {key: entry[key] and classification.Classified(**entry[key]) for key in ("tested", "ood")}
+                self.finished = Finished(**entry | parts)
         self.parts = (self.name, settings.net, settings.posterior)
         train, test = self.task.y.shape[1], len(self.task.test_y)
         used = f"{train} training and {test} {self._tested} images of {self.name}"
         model = f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights)"
         self.plan = f"{model}: {used}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
-        self.note = "\n".join(filter(None, [*self._notes(images.note, converted), remainder]))
+        self.notes = [*self._notes(images.note, converted), remainder]
         self.total = self.posterior.epochs
 
     def _split(self, images: Images) -> None:
@@ -195,16 +197,6 @@ class Experiment:
         finished = self.finished and start.as_dict(self.finished)
         done = self.total if self.finished else (self._saved or {"epoch": 0})["epoch"]
         return {"finished": finished, "saved": self._saved, "seconds": self._seconds[:done]}
-
-    def load_state_dict(self, old: Mapping[str, Any]) -> None:
-        """Restore the state from a `state_dict`."""
-        self._saved, self._seconds = old["saved"], [float(s) for s in old["seconds"]]
-        if old["finished"]:
-            # Keys that older versions wrote.
-            renamed = {"found": "tested", "others": "ood", "start_left": "initial_curvature_share"}
-            entry = {renamed.get(key, key): value for key, value in old["finished"].items()}
-            entry |= {key: entry[key] and classification.Classified(**entry[key]) for key in ("tested", "ood")}
-            self.finished = Finished(**entry)
 
 
 def _first(order: Tensor, option: str, wanted: int | None) -> Tensor:

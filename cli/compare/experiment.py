@@ -64,7 +64,10 @@ class Experiment:
         self._saved: dict[str, Any] | None = None  # checkpoint of the current fit
         self._seconds = 0.0
         if old:
-            self.load_state_dict(old.state)
+            for name, entry in old.state["finished"].items():
+                pictures = {key: kind(**entry[key]) if entry[key] else None for key, kind in PICTURES.items()}
+                self.finished[name] = Finished(**(entry | pictures))
+            self._saved, self._seconds = old.state["saved"], old.state["seconds"]
         self.parts = (self.dataset.name,)
         parts, place = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
         names = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
@@ -73,7 +76,7 @@ class Experiment:
         notes += [problem.rounded(settings.noise(label)) for label in settings.posteriors]
         if settings.baselines:
             notes.append("The log-likelihood of boosting is that of a Gaussian around the predicted mean.")
-        self.note = "\n".join(filter(None, dict.fromkeys(notes)))
+        self.notes = list(dict.fromkeys(notes))
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)
 
@@ -205,11 +208,3 @@ class Experiment:
     def state_dict(self) -> dict[str, Any]:
         finished = {name: start.as_dict(results) for name, results in self.finished.items()}
         return {"finished": finished, "saved": self._saved, "seconds": self._seconds}
-
-    def load_state_dict(self, old: Mapping[str, Any]) -> None:
-        """Restore the state from a `state_dict`."""
-        self.finished = {}
-        for name, entry in old["finished"].items():
-            pictures = {key: kind(**entry[key]) if entry[key] else None for key, kind in PICTURES.items()}
-            self.finished[name] = Finished(**(entry | pictures))
-        self._saved, self._seconds = old["saved"], old["seconds"]

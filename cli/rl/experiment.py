@@ -2,8 +2,7 @@
 
 import math
 import multiprocessing
-import queue
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -24,10 +23,7 @@ TOGETHER, SHOWN = 64, 4  # most policies in a batch, and most seeds that the pro
 
 
 class Experiment:
-    """The training of all seeds of all conditions; `positions` is the progress by condition and seed.
-
-    Implements the protocol `explore.cli.start.Experiment`, which describes the other attributes.
-    """
+    """The training of all seeds, with their `positions` by condition and seed; see `explore.cli.start.Experiment`."""
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         self.settings, self._device = settings, device
@@ -35,12 +31,14 @@ class Experiment:
         self._each = settings.each
         every = dict.fromkeys(((name, seed) for seed in seeds for name in self._each), Position())
         self.positions = every | (self._positions(old.state) if old else {})
-        self._unfinished = self._shorter(self.positions)
+        self._unfinished = [key for key, at in self.positions.items() if at.timesteps < settings.timesteps]
         # Before the run folder is created, so that wrong settings leave no folder.
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
         alone = self._next and settings.batched and self._next.alone
-        self.note = f"Seeds are trained one after another: {alone}." if alone else ""
-        self._groups = self._grouped(1 if alone or not settings.batched else TOGETHER)
+        self.notes = [f"Seeds are trained one after another: {alone}."] if alone else []
+        most = 1 if alone or not settings.batched else TOGETHER
+        size = min(most, math.ceil(len(self._unfinished) / settings.jobs) or 1)  # of groups that are trained together
+        self._groups = [self._unfinished[i : i + size] for i in range(0, len(self._unfinished), size)]
         self.parts = (settings.env, settings.algo, settings.posterior)
         bonus = f"each of {', '.join(self._each)}" if settings.conditions else "no bonus"
         if vime := settings.vime:
@@ -80,11 +78,6 @@ class Experiment:
             training.train(folder, count, *(self._begin(key, folder) for key in rest))
             self._next = None
 
-    def _grouped(self, most: int) -> list[list[Key]]:
-        """Return the unfinished seeds in groups that are trained together, at least one group per job."""
-        size = min(most, math.ceil(len(self._unfinished) / self.settings.jobs) or 1)
-        return [self._unfinished[i : i + size] for i in range(0, len(self._unfinished), size)]
-
     def _begin(self, key: Key, folder: Path | None) -> Training:
         name, seed = key
         return Training.at(self._each[name], seed, self._device, self.positions[key], folder)
@@ -107,12 +100,19 @@ class Experiment:
                 ]
                 tasks.append(joblib.delayed(_train)(starts, threads, record, pieces, answers))
                 written |= dict.fromkeys(group, answers)
-            work = thread.submit(joblib.Parallel(n_jobs=s.jobs), tasks)
+
+            def work() -> None:
+                try:
+                    joblib.Parallel(n_jobs=s.jobs)(tasks)
+                finally:
+                    pieces.put(None)  # no more pieces
+
+            working = thread.submit(work)
             try:
-                for piece in _until(work.done, pieces):
+                for piece in iter(pieces.get, None):
                     emit(piece)
                     written[piece.condition, piece.seed].put(None)
-                work.result()
+                working.result()
             except BaseException:
                 get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
                 raise
@@ -139,26 +139,11 @@ class Experiment:
             every = [(next(iter(self._each)), *item) for item in every.items()]
         return {(name, int(seed)): Position(**position) for name, seed, position in every}
 
-    def _shorter(self, positions: Mapping[Key, Position]) -> list[Key]:
-        """Return the seeds that have taken fewer steps than they shall."""
-        return [key for key, position in positions.items() if position.timesteps < self.settings.timesteps]
-
     def _current(self, positions: Mapping[Key, Position]) -> list[Key]:
         """Return the unfinished seeds that are in training or come next, at most one group per job."""
-        unfinished = set(self._shorter(positions))
+        unfinished = {key for key, position in positions.items() if position.timesteps < self.settings.timesteps}
         groups = [[key for key in group if key in unfinished] for group in self._groups]
         return [key for group in list(filter(None, groups))[: self.settings.jobs] for key in group]
-
-
-def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
-    """Yield from the queue `pieces` until `done()` is true and the queue is empty."""
-    while True:
-        last = done()
-        try:
-            yield pieces.get(timeout=0.5)
-        except queue.Empty:
-            if last:
-                return
 
 
 def _train(starts: list[Any], threads: int, record: bool | None, pieces: Any, written: Any) -> None:

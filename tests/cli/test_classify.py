@@ -433,8 +433,8 @@ def test_what_processes_cannot_divide_is_said(options, message, tmp_path, monkey
     asked = settings.resolve(command.make_context("classify", [*TINY[1:], *options]).params)
     with parallel.within(parallel.World(2, 0, 1)):
         if message is None:
-            note = experiment.Experiment(asked, "cpu").note  # batches of 43 and of 44
-            assert "Each epoch skips 15 of 1437 images, because batches are not divisible by 2 processes." in note
+            notes = experiment.Experiment(asked, "cpu").notes  # batches of 43 and of 44
+            assert "Each epoch skips 15 of 1437 images, because batches are not divisible by 2 processes." in notes
         else:
             with pytest.raises(InputError, match=message):
                 experiment.Experiment(asked, "cpu")

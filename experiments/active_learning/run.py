@@ -45,7 +45,10 @@ METHODS: dict[str, list[str]] = {
         "mclmc",
         "hmc",
     )
-} | {"noisy-kfac x 5": ["--posterior", "noisy-kfac", "-p", "members=5"]}
+} | {
+    "noisy-kfac x 5": ["--posterior", "noisy-kfac", "-p", "members=5"],
+    "mclmc, quick": ["--posterior", "mclmc", "--preset", "quick"],
+}
 PROCESS = "Gaussian process"
 KEY = ["dataset", "method", "rule"]
 SHOWN = (("noisy-kfac", "random"), *((name, "max-variance") for name in ("noisy-kfac", "ensemble", PROCESS)))

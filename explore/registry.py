@@ -21,7 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from explore.core.errors import InputError, check_settings, describe, one_of, raised, shown
+from explore.core.errors import InputError, check_known, check_settings, describe, one_of, raised, shown
 
 FOR_ROWS = ("small", "hundreds", "classes")  # presets that `recommended_settings` selects by the number of rows
 POSTERIOR = ("init", "update", "sample", "end_epoch")  # required methods
@@ -40,16 +40,8 @@ def hyphened(name: str) -> str:
     return name if ":" in name else name.replace("_", "-")
 
 
-class _File(NamedTuple):
-    """A plug-in defined by a file in `explore` itself."""
-
-    module: str
-    attribute: str
-    description: str
-
-
-def _files(kind: str, only: str | None = None) -> dict[str, _File]:
-    """Return the plug-ins in all files of a kind's package, or only the plug-in named `only`."""
+def _files(kind: str, only: str | None = None) -> dict[str, tuple[str, str, str]]:
+    """Return name -> (module, class or function, description) of a kind's files, or only of the file named `only`."""
     home, plug_ins = f"explore.{HOMES.get(kind, kind)}", {}
     package = sys.modules.get(home)  # not imported if it is not yet: explore.vime imports torch
     paths = package.__path__ if package else [str(Path(__file__).parents[1].joinpath(*home.split(".")))]
@@ -58,7 +50,7 @@ def _files(kind: str, only: str | None = None) -> dict[str, _File]:
         if only in (None, hyphened(module)) and source.exists():
             attribute, description, is_shared = _parsed(source)
             if attribute:
-                plug_ins[hyphened(module)] = _File(f"{home}.{module}", attribute, description)
+                plug_ins[hyphened(module)] = (f"{home}.{module}", attribute, description)
             elif not is_shared:
                 wanted = f"class {module.title().replace('_', '')} or function {module}"
                 raise InputError(
@@ -97,7 +89,8 @@ def _points(kind: str) -> dict[str, EntryPoint]:
 
 def names(kind: str) -> dict[str, str]:
     """Return name -> description of a kind in `KINDS`. Raise InputError for a file that is no plug-in and no helper."""
-    described = {name: plug_in.description for name, plug_in in (_table(kind) | _files(kind)).items()}
+    described = {name: plug_in.description for name, plug_in in _table(kind).items()}
+    described |= {name: description for name, (_, _, description) in _files(kind).items()}
     for name, point in _points(kind).items():
         described.setdefault(name, f"from {point.dist.name if point.dist else 'another package'}: {point.value}")
     return dict(sorted(described.items()))
@@ -110,8 +103,8 @@ def find(kind: str, name: str) -> Any:
     if ":" in name:
         return load(name, KINDS[kind])
     listed = hyphened(name)
-    if file := _files(kind, listed).get(listed):
-        return getattr(importlib.import_module(file.module), file.attribute)
+    for module, attribute, _ in _files(kind, listed).values():
+        return getattr(importlib.import_module(module), attribute)
     if plug_in := _table(kind).get(listed):
         return plug_in
     if point := _points(kind).get(listed):
@@ -149,17 +142,12 @@ def presets(cls: Any) -> dict[str, dict[str, Any]]:
     return named | {"plain": named.get("plain", {})}
 
 
-def listed_presets(cls: Any) -> list[str]:
-    """Return the preset names to list in messages, without presets that are selected by the number of rows."""
-    return [name for name in presets(cls) if name not in FOR_ROWS]
-
-
 def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:
     """Return the settings of a preset (None: the first one). Raise InputError for an unknown preset."""
     allowed = presets(cls)
     name = next(iter(allowed)) if preset is None else hyphened(str(preset))
     if name not in allowed:
-        raise one_of("preset", str(preset), listed_presets(cls))
+        raise one_of("preset", str(preset), allowed.keys() - {*FOR_ROWS})
     return dict(allowed[name])
 
 
@@ -213,8 +201,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
         likelihood = kind(**noise_for(preset or next(iter(presets(cls)))) if hasattr(kind, "prior_shape") else {})
     if dataclasses.is_dataclass(cls):
         allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"} | _beside(cls).keys()
-        if unknown := sorted(settings.keys() - allowed):
-            raise one_of("setting", unknown[0], allowed)
+        check_known("setting", sorted(settings), allowed)
     return build(cls, net, likelihood, settings_in(cls, preset) | settings)
 
 
@@ -259,10 +246,9 @@ def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -
     Raise InputError for a class that is not a dataclass, an unknown key or a value of the wrong type.
     """
     allowed = target if isinstance(target, Mapping) else settings_of(target)
-    settings = {}
-    for key, text in dict(options).items():
-        if key not in allowed:
-            raise one_of("setting", key, allowed)
+    texts, settings = dict(options), {}
+    check_known("setting", texts, allowed)
+    for key, text in texts.items():
         try:
             settings[key] = _value(allowed[key], text)
         except (ValueError, KeyError):

@@ -5,7 +5,7 @@ import sysconfig
 import textwrap
 import traceback
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -94,6 +94,12 @@ def raised(error: Exception) -> str:
 def one_of(kind: str, name: str, allowed: Iterable[object]) -> InputError:
     """Return the InputError for a name that is not in `allowed`."""
     return InputError(f"unknown {kind} {shown(name)}; allowed: {listed(sorted(map(str, allowed))) or 'none'}")
+
+
+def check_known(kind: str, names: Iterable[object], allowed: Collection[object]) -> None:
+    """Raise InputError for the first of the names that is not in `allowed`."""
+    if unknown := [name for name in names if name not in allowed]:
+        raise one_of(kind, str(unknown[0]), allowed)
 
 
 def check_range(name: str, value: Any, interval: str) -> None:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from explore.core.errors import UNITS, InputError, extreme, one_of
+from explore.core.errors import UNITS, InputError, check_known, extreme
 
 Task = Literal["regression", "classification"]
 
@@ -27,8 +27,7 @@ class Dataset(NamedTuple):
 
 def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
     """Return the data set without the named features. All names must exist, and at least one feature must remain."""
-    if unknown := [name for name in names if name not in dataset.features]:
-        raise one_of(f"feature of {dataset.name}", unknown[0], dataset.features)
+    check_known(f"feature of {dataset.name}", names, dataset.features)
     columns = [i for i, feature in enumerate(dataset.features) if feature not in names]
     if not columns:
         raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature. Keep at least one")

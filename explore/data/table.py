@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from explore.core.errors import InputError, counted, listed, one_of, shown
+from explore.core.errors import InputError, check_known, counted, listed, shown
 from explore.core.files import check_regular
 from explore.data import packed, reading, texts
 from explore.data.base import Dataset, Task
@@ -100,9 +100,8 @@ def load_table(
     cells = cells_of(source, decimal, sheet)
     id_column, categorical, feature = id_column and called(id_column), _names(categorical), _names(feature)
     targets, names = roles(cells, target, drop, task, id_column)
-    for kind, chosen in (("categorical column", categorical), ("feature", feature)):
-        if wrong := [name for name in chosen if name not in names]:
-            raise one_of(kind, wrong[0], names)
+    check_known("categorical column", categorical, names)
+    check_known("feature", feature, names)
     varied = schema is None and not allow_missing_target
     if schema is None:
         schema, notes = infer(cells, names, categorical, feature=feature)
@@ -164,8 +163,7 @@ def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: 
 
 def cells_of(source: Source, decimal: str = ".", sheet: str | None = None, strict: bool = True) -> Cells:
     """Return the cells of a table, see `load_table`. Unless `strict`, read the first sheet if `sheet` is unknown."""
-    if decimal not in (".", ","):
-        raise one_of("decimal mark", str(decimal), (".", ","))
+    check_known("decimal mark", [decimal], (".", ","))
     if isinstance(source, pd.DataFrame):
         if sheet is not None:
             raise InputError("sheet applies to Excel files only. Leave it out for a data frame")
@@ -185,8 +183,7 @@ def roles(
     table: Cells, target: str | Sequence[str], drop: Sequence[str], task: str | None, id_column: str | None
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return the target columns, and the columns that may be features. For the arguments, see `load_table`."""
-    if task not in (None, "regression", "classification"):
-        raise one_of("task", str(task), ("regression", "classification"))
+    check_known("task", [] if task is None else [task], ("regression", "classification"))
     targets, drop, ids = _names(target), _names(drop), [] if id_column is None else [id_column]
     for role, names in (("target", targets), ("column to drop", drop), ("column of identifiers", ids)):
         table.require(names, role)

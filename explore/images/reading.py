@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from explore.core import machine
-from explore.core.errors import InputError, counted, listed, one_of
+from explore.core.errors import InputError, check_known, counted, listed
 from explore.data import packed
 from explore.images.base import ImageFiles, Images
 
@@ -117,8 +117,7 @@ def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int
     every, index = sorted(_files(folder)), {name: i for i, name in enumerate(classes)}
     files = [file for file in every if file.suffix.lower() in ENDINGS and file.parent != folder]
     names = [file.relative_to(folder).parts[0] for file in files]
-    if wrong := {*names} - {*classes}:
-        raise one_of(f"class of {folder}", min(wrong), classes)
+    check_known(f"class of {folder}", sorted({*names}), classes)
     if not files:
         raise InputError(f"{NO_IMAGE} {folder}; expected one sub-folder per class")
     return files, np.array([index[name] for name in names], np.int64), len(every) - len(files)

@@ -16,7 +16,7 @@ from explore.core.shapes import State
 from explore.execution import graphs
 from explore.inference.base import Predictive
 from explore.inference.predict import CACHE, Inputs, Predictor, divided
-from explore.learning.compare import TRAINING, confidence_bins, position, restore_position
+from explore.learning.compare import TRAINING, Measured, confidence_bins, position, restore_position
 from explore.learning.fit import Epoch, ImageFeed, fit, stops
 
 POINTS = 20  # default number of measurements of a posterior
@@ -76,16 +76,6 @@ class Task(NamedTuple):
     test_y: Int[Tensor, " P"]
 
 
-class Measured(NamedTuple):
-    """Metrics and test predictions of a posterior after an epoch."""
-
-    epoch: int
-    scalars: dict[str, float]  # tag -> value
-    tested: Classified  # of the test images
-    state: State
-    saved: dict[str, Any]  # the position from which the fit can resume
-
-
 def follow(
     posterior: Predictive, task: Task, rng: Rng, samples: int, warmup: int = 0,
     saved: Mapping[str, Any] | None = None, points: int = POINTS,
@@ -105,7 +95,7 @@ def follow(
         if event.epoch in when:
             now = position(event, [task.x.rng])
             scalars, predicted = measure(posterior, event.state, task, rng.stream("test", event.epoch), samples)
-            yield Measured(event.epoch, scalars, predicted, event.state, now)
+            yield Measured(event.epoch, scalars, event.state, now, predicted)
 
 
 def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: State | None) -> Iterator[Epoch]:

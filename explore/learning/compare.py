@@ -51,9 +51,10 @@ class Measured(NamedTuple):
     """Metrics and state of a posterior after an epoch."""
 
     epoch: int
-    scalars: dict[str, Float[Tensor, " R"]]  # tag -> one value per split
+    scalars: dict[str, Any]  # tag -> one value per split [R]; of a fit to images, a number
     state: State
     saved: dict[str, Any]  # the position from which the fit can resume
+    tested: Any = None  # `classification.Classified`, the predictions for test images
 
 
 class Reliability(NamedTuple):

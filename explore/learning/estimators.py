@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from explore import registry
-from explore.core.errors import InputError, counted, listed, one_of, shown
+from explore.core.errors import InputError, check_known, counted, listed, shown
 from explore.data.texts import unmeasured
 from explore.inference.presets import Recommended, chosen, noise_for, recommended_settings, recommended_widths
 from explore.learning import build
@@ -54,14 +54,13 @@ class _Bayesian(BaseEstimator):
     model_: FittedModel = field(init=False)
 
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
-        if self.dtype not in DTYPES:
-            raise one_of("dtype", self.dtype, DTYPES)
+        check_known("dtype", [self.dtype], DTYPES)
         settings, preset = dict(self.settings or {}), self.preset
         if self.epochs is not None and (other := settings.setdefault("epochs", self.epochs)) != self.epochs:
             raise InputError(f"epochs is {self.epochs}, but settings has epochs={other}. Pass only one of them")
+        name, _, recommended = self._chosen(x, likelihood.discrete)
         if preset is None:
-            preset, settings = "plain", self._recommended(x, likelihood.discrete).settings | settings
-        name = self._names(len(x), likelihood.discrete)[0]
+            preset, settings = "plain", recommended.settings | settings
         build.check_used(name, self.hidden is not None, self.noise or ())
         net = Net(mlp(x.shape[1], self._widths(len(x)), outputs))
         posterior = registry.posterior(name, net, likelihood, preset, **settings)
@@ -70,17 +69,13 @@ class _Bayesian(BaseEstimator):
             standardise="labelled" if self.standardise else "none", calibrate=self.calibrate,
         )  # fmt: skip
 
-    def _recommended(self, x: np.ndarray, classes: bool) -> Recommended:
-        """Return the recommended settings for examples `x`. These settings apply if there is no preset."""
-        task = "classification" if classes else "regression"
-        name, kind = self._names(len(x), classes)
-        posterior, units = registry.find("posteriors", name), max(self._widths(len(x)), default=1)
-        return recommended_settings(posterior, len(x), x.shape[1], task, units=units, likelihood=kind)
-
-    def _names(self, rows: int, classes: bool) -> tuple[str, str]:
-        """Return the names of the posterior and, for numbers, of the likelihood."""
+    def _chosen(self, x: np.ndarray, classes: bool) -> tuple[str, str, Recommended]:
+        """Return the names of posterior and likelihood for examples x, and the settings that apply without a preset."""
+        task, default = ("classification", "categorical") if classes else ("regression", "gaussian")
         of_net = any(value is not None for value in (self.hidden, self.preset, self.settings, self.epochs))
-        return chosen(self.posterior, self.likelihood, "categorical" if classes else "gaussian", rows, of_net)
+        name, kind = chosen(self.posterior, self.likelihood, default, len(x), of_net)
+        posterior, units = registry.find("posteriors", name), max(self._widths(len(x)), default=1)
+        return name, kind, recommended_settings(posterior, *x.shape, task, units=units, likelihood=kind)
 
     def _widths(self, rows: int) -> list[int]:
         hidden = recommended_widths(rows) if self.hidden is None else self.hidden
@@ -141,15 +136,14 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         if self.keep_na:
             raise InputError("keep_na applies to classification only. Leave it out")
         self._flat = y.ndim == 1
-        prior = noise_for(self.preset) if self.preset else self._recommended(x, classes=False).noise
-        kind = registry.find("likelihoods", self._names(len(x), classes=False)[1])
+        _, likelihood, recommended = self._chosen(x, classes=False)
+        prior = noise_for(self.preset) if self.preset else recommended.noise
+        kind = registry.find("likelihoods", likelihood)
         if kind.discrete:
             raise InputError(f"likelihood={shown(self.likelihood)} is for classes. Use BayesianClassifier")
         allowed, noise = registry.settings_of(kind), dict(self.noise or {})
-        if unknown := sorted(noise.keys() - allowed):
-            raise one_of("setting of the noise", unknown[0], allowed)
-        if self.target_transform not in KINDS:
-            raise one_of("target_transform", self.target_transform, KINDS)
+        check_known("setting of the noise", sorted(noise), allowed)
+        check_known("target_transform", [self.target_transform], KINDS)
         targets = y.reshape(len(x), -1).astype(np.float64)
         self.transform_ = Transform.fit(self.target_transform, targets)
         scores, outputs = self.transform_.apply(targets), targets.shape[1] * getattr(kind, "outputs_per_target", 1)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.errors import InputError, one_of
+from explore.core.errors import InputError, check_known
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.base import Predictive
@@ -44,8 +44,8 @@ class Pool:
         standardise: str | Standardiser,
         rng: Rng,
     ):
-        if not isinstance(standardise, Standardiser) and standardise not in STANDARDISE:
-            raise one_of("standardise", standardise, STANDARDISE)
+        if not isinstance(standardise, Standardiser):
+            check_known("standardise", [standardise], STANDARDISE)
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
             raise InputError("a pretrained network (trained=True) expects raw data. Pass standardise='none'")
@@ -139,8 +139,7 @@ class Pool:
         """Return the scales of targets (from the labelled points) and of inputs (by the setting `standardise`)."""
         if self.y is None:
             raise InputError("no labels yet. Call tell() before ask()")
-        fit = Standardiser.fit_measured if self._partial else Standardiser.fit
-        x, y = UNSCALED, fit(self.y) if self._scaled else UNSCALED
+        x, y = UNSCALED, Standardiser.fit_measured(self.y) if self._scaled else UNSCALED
         if isinstance(self._standardise, Standardiser):
             x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
         elif self.x.dim() == 2 and self._standardise != "none":
@@ -165,8 +164,8 @@ class Pool:
 
     def _targets(self, y: Tensor, scales: Scales) -> Tensor:
         """Return standardised labels [R, m, O], NaN where missing; class indices [R, m] stay unchanged."""
-        if not self._partial:
-            return y if self._classes else scales.y.apply(y, self._rng.dtype)
+        if self._classes:
+            return y
         present = ~y.isnan()
         return torch.where(present, scales.y.apply(torch.where(present, y, scales.y.mean), self._rng.dtype), torch.nan)
 

@@ -27,8 +27,7 @@ class Answers(Sheet):
         schema = reading.table.schema
         columns = ["_id", *filter(None, [schema.id_column])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows
-        self._id_columns = [name for name in columns if name in file.columns]
-        self._ids = [identifiers(file.columns[name]) for name in self._id_columns]
+        self._ids = {name: identifiers(file.columns[name]) for name in columns if name in file.columns}
         self._has_all_features = set(schema.features) <= set(file.columns)
         if not set(schema.targets) & set(file.columns):
             advice = "Add one with the measurements."
@@ -56,12 +55,11 @@ class Answers(Sheet):
 
     def _named(self, line: int) -> str:
         """Return the id of the row that a line identifies; "" if the line has no identifier."""
-        written = [column[line] for column in self._ids if column[line]]
-        if not written:
-            if not self._has_all_features:
-                missing = " or ".join(map(shown, self._id_columns))
-                raise InputError(f"{self._where(line)}: no identifier. Fill in {missing}.")
+        written = [column[line] for column in self._ids.values() if column[line]]
+        if not written and self._has_all_features:
             return ""
+        if not written:
+            raise InputError(f"{self._where(line)}: no identifier. Fill in {' or '.join(map(shown, self._ids))}.")
         names = [self._resolved(line, text) for text in written]
         if canonical(names[0]) != canonical(names[-1]):
             one, other = f"{shown('_id')} names row {shown(written[0])}", f"names row {shown(written[-1])}"
@@ -126,22 +124,18 @@ class Answers(Sheet):
         for line in lines:
             for target, value in self.measurements[line].items():
                 answers[target].append(value)
-        measured: dict[str, list[Value]] = {}
+        measured, old = dict[str, list[Value]](), self._reading.before.find(row.id)
         for target, values in answers.items():
             before = row.values.get(target, [])
-            if before and len(values) == 1 and self._is_echo(row, target, values[0]):
+            # A single value is not new if it repeats the known mean, or a measurement in an earlier next.csv.
+            was_written = old is not None and old.pending is not None and old.agrees({target: values[0]})
+            if before and len(values) == 1 and (was_written or same_value(values[0], row.mean[target])):
                 continue
             new = _without(values, before)
             repeats_all = len(new) == len(values) - len(before)
             if new or not repeats_all:
                 measured[target] = [*before, *new] if repeats_all else values
         self._reading.tell_measurements(name, measured, self.file.path.name)
-
-    def _is_echo(self, row: Row, target: str, value: Value) -> bool:
-        """Return whether a value is not new: it repeats the known mean, or a measurement in an earlier next.csv."""
-        before = self._reading.before.find(row.id)
-        was_written = before is not None and before.pending is not None and before.agrees({target: value})
-        return was_written or same_value(value, row.mean[target])
 
     def _where(self, line: int) -> str:
         return f"{self.file.path}, {self.file.unit} {self.file.lines[line]}"

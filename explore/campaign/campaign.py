@@ -151,19 +151,16 @@ class Campaign(AbstractContextManager["Campaign"]):
         events = []
         for name in ids:
             row = self.memory.find(name) or Row(name)
-            if objection := self._objection(kind, row):
-                raise InputError(f"row {short(name)} {objection}")
+            if kind == "skip" and self.memory.done(row):
+                state = f"{'failed' if row.failed else 'is already measured'} and will not be suggested"
+                raise InputError(f"row {short(name)} {state}. To withdraw its result, use --retract {short(name)}.")
+            if kind == "release" and not row.skipped and row.pending is None:
+                raise InputError(f"row {short(name)} is neither pending nor skipped; there is nothing to release")
+            if kind == "retract" and not row.values:
+                raise InputError(f"row {short(name)} was not measured; there is nothing to retract")
             events.append({"event": kind, "id": name} | ({"was": dict(row.values)} if kind == "retract" else {}))
         self._tell(events)
         self.notes.append(f"{sentence}: {self._listed(ids)}." if ids else "No row is pending.")
-
-    def _objection(self, kind: str, row: Row) -> str:
-        if kind == "skip" and self.memory.done(row):
-            state = "failed" if row.failed else "is already measured"
-            return f"{state} and will not be suggested. To withdraw its result, use --retract {short(row.id)}."
-        if kind == "release" and not row.skipped and row.pending is None:
-            return "is neither pending nor skipped; there is nothing to release"
-        return "was not measured; there is nothing to retract" if kind == "retract" and not row.values else ""
 
     def _tell(self, events: Sequence[dict[str, Any]]) -> None:
         """Log events; if a row is new in the log, add the row's features to its event."""

@@ -55,9 +55,10 @@ def read_head(folder: Path) -> Head | None:
     return head
 
 
-def write_head(folder: Path, head: Head) -> None:
-    """Write campaign.json atomically."""
+def write_head(folder: Path, head: Head) -> Head:
+    """Write campaign.json atomically; return its content."""
     files.write_json(folder / HEAD, {"format": FORMAT, **head._asdict()})
+    return head
 
 
 class Log:
@@ -110,24 +111,18 @@ class Log:
         size = self.path.stat().st_size if self.path.exists() else 0
         try:
             if self._saved is None:  # written before the log: a log without it belongs to no campaign
-                self._save(self._head)
+                self._saved = write_head(self._folder, self._head)
             files.append(self.path, text)
-            self._save(head)
+            self._saved = write_head(self._folder, head)
         except OSError as error:
             if self.path.exists():
                 os.truncate(self.path, size)
             raise Failure(f"Cannot write to {self.path}: {error.strerror}. No entry was added.") from error
 
-    def _save(self, head: Head) -> None:
-        write_head(self._folder, head)
-        self._saved = head
-
     def _read(self) -> tuple[list[Event], Head]:
         """Return the events of all complete batches and the matching `Head`; discard an incomplete last batch."""
         try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            content = b""
+            content = self.path.read_bytes() if self.path.exists() else b""
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}") from error
         self._saved = self._saved or read_head(self._folder)  # another process may have just created it
@@ -143,7 +138,7 @@ class Log:
                 added = f"Added {HEAD} to {self._folder}, which an older version wrote"
                 self.notes.append(f"{added}. It detects later edits of the log.")
             try:
-                self._save(head)
+                self._saved = write_head(self._folder, head)
             except OSError as error:
                 raise Failure(f"cannot write {self._folder / HEAD}: {error.strerror}") from error
         return events, head

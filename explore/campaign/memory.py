@@ -17,10 +17,9 @@
 An undo reverts only label, correct, retract, suggest, skip and release; all other events describe the table.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, mode
 from typing import Any, NamedTuple
 
 from explore.campaign.cells import Value, has_all
@@ -187,5 +186,5 @@ def short(name: str) -> str:
 def mean(values: Sequence[Value]) -> Value:
     """Return the mean of numbers, or the most frequent class (the latest, if tied); None if all values are failures."""
     numbers = [value for value in values if isinstance(value, int | float)]
-    names = Counter(value for value in reversed(values) if isinstance(value, str))
-    return fmean(numbers) if numbers else names.most_common(1)[0][0] if names else None
+    names = [value for value in reversed(values) if isinstance(value, str)]
+    return fmean(numbers) if numbers else mode(names) if names else None

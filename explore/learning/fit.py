@@ -26,6 +26,7 @@ from explore.execution import graphs, parallel
 from explore.images.base import ImageFiles
 from explore.inference import candidates
 from explore.inference.base import Predictive
+from explore.inference.predict import Inputs
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop"]
 PADDING = 4  # pixels added at each side before a random crop
@@ -49,12 +50,7 @@ def batches(n: int, size: int, least: int = 1) -> list[slice]:
 
 
 def fit(
-    posterior: Predictive,
-    x: Float[Tensor, "R n ..."] | ImageFeed,
-    y: Tensor,
-    rng: Rng,
-    done: int = 0,
-    state: State | None = None,
+    posterior: Predictive, x: Inputs, y: Tensor, rng: Rng, done: int = 0, state: State | None = None
 ) -> Iterator[Epoch]:
     """Fit to n examples per replica; yield an `Epoch` after each pass. The last pass ends with `posterior.finish`.
 
@@ -70,7 +66,7 @@ def fit(
     replicas, n = x.shape[:2]
     state = posterior.init(n, replicas, rng) if state is None else state
     slices = batches(n, posterior.batch_size, posterior.min_batches)
-    rows = torch.arange(replicas, device=x.device).unsqueeze(1)
+    rows = torch.arange(replicas, device=y.device).unsqueeze(1)
     total = posterior.epochs * len(slices)
     info: Info = {}
     update = graphs.updates(posterior, rng)
@@ -87,9 +83,7 @@ def fit(
         yield Epoch(epoch + 1, posterior.epochs, state, info | posterior.learned(state))
 
 
-def last_epoch(
-    posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y: Tensor, rng: Rng, state: State | None = None
-) -> Epoch:
+def last_epoch(posterior: Predictive, x: Inputs, y: Tensor, rng: Rng, state: State | None = None) -> Epoch:
     """Run a `fit` and return its last epoch. Earlier states are not kept, since they could take gigabytes."""
     return deque(fit(posterior, x, y, rng, state=state), maxlen=1).pop()
 

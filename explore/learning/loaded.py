@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from explore import registry
-from explore.core.errors import InputError, check_range, listed, one_of, shown
+from explore.core.errors import InputError, check_known, check_range, listed, one_of, shown
 from explore.data.reading import Cells
 from explore.data.table import cells_of
 from explore.data.targets import quantities
@@ -225,9 +225,7 @@ def load_run(
         if key not in content.replicas[0]:
             keys = listed(["posterior", *content.replicas[0]])
             raise InputError(f"{folder} has no {key} to select; select models by {keys}")
-        matching = [(r, replica) for r, replica in replicas if replica[key] == value]
-        if not matching:
-            raise one_of(f"{key} of {folder}", str(value), {replica[key] for _, replica in replicas})
-        replicas = matching
+        check_known(f"{key} of {folder}", [value], {replica[key] for _, replica in replicas})
+        replicas = [(r, replica) for r, replica in replicas if replica[key] == value]
     (r, replica), settings = replicas[0], saved.settings_of(folder, trust)
     return LoadedRun(folder, settings, content, {"posterior": label, **replica}, content.models[label].replica(r))

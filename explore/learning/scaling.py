@@ -51,7 +51,15 @@ class Standardiser(NamedTuple):
     @staticmethod
     def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> Standardiser:
         """Fit to examples that come in chunks; `constant` is as in `fit`. The function `chunks` is called twice."""
-        n, mean, low, high = _summary(chunks())
+        n, total, low, high = 0, torch.zeros(()), torch.tensor(torch.inf), torch.tensor(-torch.inf)
+        for values in chunks():
+            n, total = n + values.shape[-2], total.to(values) + values.sum(-2, keepdim=True)
+            if values.shape[-2]:
+                low = torch.minimum(low.to(values), values.amin(-2, keepdim=True))
+                high = torch.maximum(high.to(values), values.amax(-2, keepdim=True))
+        if not n:
+            raise InputError("cannot standardise an empty array; at least 1 example is needed")
+        mean = total / n
         squares = sum(((values - mean).square().sum(-2, keepdim=True) for values in chunks()), torch.zeros_like(mean))
         # Not `deviation == 0`: rounding can give a constant column a small deviation.
         same, deviation, double = low == high, (squares / n).sqrt(), mean.dtype == torch.float64
@@ -132,20 +140,6 @@ def resolution(values: np.ndarray) -> tuple[float, ...]:
 
 
 UNSCALED = Standardiser(torch.zeros(()), torch.ones(()))  # leaves values unchanged
-
-
-def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, Tensor, Tensor]:
-    """Return the number of examples, and each column's mean, minimum and maximum."""
-    n, total, low, high = 0, torch.zeros(()), torch.tensor(torch.inf), torch.tensor(-torch.inf)
-    for values in chunks:
-        if not values.shape[-2]:
-            break
-        n, total = n + values.shape[-2], total.to(values) + values.sum(-2, keepdim=True)
-        low = torch.minimum(low.to(values), values.amin(-2, keepdim=True))
-        high = torch.maximum(high.to(values), values.amax(-2, keepdim=True))
-    if not n:
-        raise InputError("cannot standardise an empty array; at least 1 example is needed")
-    return n, total / n, low, high
 
 
 class RawInputs:

@@ -26,6 +26,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class FolderExists(InputError):
     """Error raised if the path of a new run folder exists already."""
 
 
-class Run:
+class Run(AbstractContextManager["Run"]):
     """A run folder that is open for writing: opened by `create` or `open`, closed by `close` or a `with` block.
 
     `config` is the content of config.json, `state` the checkpoint's state when the run was opened.
@@ -194,9 +195,6 @@ class Run:
         finally:
             if self._lock is not None:
                 self._lock.release()
-
-    def __enter__(self) -> Run:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -30,15 +30,14 @@ class Campaign(AbstractContextManager["Campaign"]):
     def __init__(self, folder: Path, dry: bool = False):
         """Open or create the campaign folder, see `Log`. With `dry`, nothing is written, locked or created."""
         self._log = Log(folder, dry)
+        self.notes = list(self._log.notes)  # sentences for the user, in order
+        self.ids: tuple[str, ...] = ()  # of every row of the table, once the table is read
+        self._reading: Reading | None = None
         try:
-            self.memory = Memory(self._log.events)  # the state of every row in the log
+            self._append([])
         except BaseException:
             self._log.close()
             raise
-        self.notes = list(self._log.notes)  # sentences for the user, in order
-        self.ids: tuple[str, ...] = ()  # of every row of the table, once the table is read
-        self.pool: tuple[int, ...] = ()  # the indices (from 0) of the table's rows that may be suggested
-        self._reading: Reading | None = None
 
     def read(self, table: Cells, schema: Schema, labels: Cells | None = None) -> None:
         """Read the table, then the labels file, which takes precedence, and log all changes.
@@ -51,32 +50,6 @@ class Campaign(AbstractContextManager["Campaign"]):
         self.ids, self._reading = tuple(reading.ids), reading
         self._append(reading.events)
         self.notes += reading.sentences()
-
-    @property
-    def measured(self) -> list[Row]:
-        """The rows whose targets are all measured, including rows that are no longer in the table."""
-        return [row for row in self.memory.rows.values() if self.memory.complete(row)]
-
-    @property
-    def partly(self) -> list[Row]:
-        """The rows with some but not all targets measured; the rest are unmeasured or failed."""
-        rows = (row for row in self.memory.rows.values() if not self.memory.complete(row))
-        return [row for row in rows if any(value is not None for value in row.mean.values())]
-
-    @property
-    def failed(self) -> list[Row]:
-        """The rows whose experiment failed for at least one target; they are not suggested again."""
-        return [row for row in self.memory.rows.values() if row.failed]
-
-    @property
-    def pending(self) -> list[Row]:
-        """The suggested rows that have no complete result yet."""
-        return [row for row in self.memory.rows.values() if row.pending is not None]
-
-    @property
-    def skipped(self) -> list[Row]:
-        """The rows that `skip` excluded from suggestions."""
-        return [row for row in self.memory.rows.values() if row.skipped]
 
     @property
     def answered(self) -> bool:
@@ -170,8 +143,16 @@ class Campaign(AbstractContextManager["Campaign"]):
         self._append(events)
 
     def _append(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Log events, and update the state of the campaign. The lists of rows include rows that left the table."""
         self._log.append(events)
-        self.memory = Memory(self._log.events)
-        rows = self.memory.rows.values()
-        closed = {r.id for r in rows if r.pending is not None or r.skipped or self.memory.done(r)}
+        self.memory = memory = Memory(self._log.events)  # the state of every row in the log
+        rows = memory.rows.values()
+        self.measured = [row for row in rows if memory.complete(row)]  # all targets are measured
+        some = [row for row in rows if any(value is not None for value in row.mean.values())]
+        self.partly = [row for row in some if not memory.complete(row)]  # the other targets are unmeasured or failed
+        self.failed = [row for row in rows if row.failed]  # for at least one target; not suggested again
+        self.pending = [row for row in rows if row.pending is not None]  # suggested, without a complete result yet
+        self.skipped = [row for row in rows if row.skipped]  # excluded from suggestions by `skip`
+        closed = {row.id for row in rows if row.pending is not None or row.skipped or memory.done(row)}
+        # The indices (from 0) of the table's rows that may be suggested.
         self.pool = tuple(i for i, name in enumerate(self.ids) if name not in closed)

@@ -132,7 +132,13 @@ class Log:
             name = secrets.token_hex(16)
             return [], Head(name, 0, name)
         head = Head(sums[0], len(events), sums[-1])
-        self._cut(content, end)
+        if end < len(content):
+            cut = "" if self._saved else ", or the file was cut short"  # without campaign.json, its length is not known
+            place = f"at the end of {self.path} (the last run was interrupted{cut})"
+            self.notes.append(f"Discarded an incomplete entry {place}.")
+        if not self._dry and end != len(content):
+            os.truncate(self.path, min(end, len(content)))
+            files.append(self.path, b"\n" * (end - len(content)))  # only the last line break may be missing
         if not self._dry and head != self._saved:
             if self._saved is None:
                 added = f"Added {HEAD} to {self._folder}, which an older version wrote"
@@ -174,16 +180,6 @@ class Log:
             raise InputError(f"{self.path} has {written}: {missing}. {_remedy(folder)}")
         elif sums[head.entries] != head.sum:
             raise InputError(f"{self.path} and {HEAD} belong to different campaigns. {_remedy(folder)}")
-
-    def _cut(self, content: bytes, end: int) -> None:
-        """Truncate the log after its complete entries (the first `end` bytes), and note discarded bytes."""
-        if end < len(content):
-            cut = "" if self._saved else ", or the file was cut short"  # without campaign.json, its length is not known
-            place = f"at the end of {self.path} (the last run was interrupted{cut})"
-            self.notes.append(f"Discarded an incomplete entry {place}.")
-        if not self._dry and end != len(content):
-            os.truncate(self.path, min(end, len(content)))
-            files.append(self.path, b"\n" * (end - len(content)))  # only the last line break may be missing
 
 
 def _remedy(folder: Path) -> str:

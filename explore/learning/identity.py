@@ -85,12 +85,10 @@ def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
 
 def fingerprints(x: Tensor) -> UInt8[np.ndarray, "P 16"]:
     """Return a hash of 16 bytes for each point of x [P, ...], from its float64 values."""
-    hashes = bytearray()
-    for part in x.split(1024):
-        # + 0.0 replaces -0.0, which equals 0.0, by 0.0.
-        for row in part.to("cpu", torch.float64).numpy() + 0.0:
-            hashes += hashlib.blake2b(row.tobytes(), digest_size=BYTES).digest()
-    return np.frombuffer(bytes(hashes), np.uint8).reshape(-1, BYTES)
+    # + 0.0 replaces -0.0, which equals 0.0, by 0.0.
+    rows = (row for part in x.split(1024) for row in part.to("cpu", torch.float64).numpy() + 0.0)
+    hashes = [hashlib.blake2b(row.tobytes(), digest_size=BYTES).digest() for row in rows]
+    return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, BYTES)
 
 
 def digest(x: Tensor, prints: UInt8[np.ndarray, "P 16"], allowed: Bool[Tensor, "T P"]) -> UInt8[np.ndarray, "T 32"]:

@@ -26,18 +26,10 @@ from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
 from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.model import FittedModel, Prediction, check_made
-from explore.learning.pool import Pool, Scales
-from explore.learning.scaling import Standardiser, numbers
+from explore.learning.pool import Pool
+from explore.learning.scaling import RawInputs, Standardiser, numbers
 
 STOPS = 10  # progress reports of a fit in several processes
-
-
-class Fitted(NamedTuple):
-    """The fit of a learner to all labels so far."""
-
-    state: State
-    info: Info
-    scales: Scales  # of inputs and targets
 
 
 class ActiveLearner:
@@ -98,10 +90,13 @@ class ActiveLearner:
             raise InputError(
                 f"targets has no effect with {', '.join(arms)}. Leave it out, or add a rule such as variance-reduction"
             )
-        self._targets = None if targets is None else self._pool.like(targets)
         self.x, self.replicas = self._pool.x, self._pool.replicas
+        self._targets = None if targets is None else RawInputs(targets, self.rng)
+        if self._targets is not None:
+            self._targets.check_shape(tuple(self.x.shape[1:]), "the pool")
         self._cost = None if cost is None else self._prices(cost)
-        self._fitted: Fitted | None = None
+        self.info: Info = {}  # of the last training batch
+        self._fitted: FittedModel | None = None
         self._carried: Any = None  # from the last fit to fewer labels, see `Predictive.carried`
 
     @property
@@ -139,8 +134,7 @@ class ActiveLearner:
         shards = streams(self.rng.stream("fit", self.round), self.jobs)
         at = stops(self.posterior.epochs, STOPS)
         posterior: Any = self.posterior
-        carried = self._carried is not None
-        state, done = posterior.continued(self._initial, self._carried) if carried else (None, 0)
+        state, done = (None, 0) if self._carried is None else posterior.continued(self._initial, self._carried)
         # The few labels are not divided: every process repeats the same fit, and then scores its part of the pool.
         fits = sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at, done, state)
         for epoch in parallel.alone(fits):
@@ -148,15 +142,19 @@ class ActiveLearner:
         if failed := int((~epoch.state.common.alive).sum()):
             note = f"the fit of {failed} of {self.replicas} replicas diverged; ignore their predictions and suggestions"
             warnings.warn(note, FailedFitWarning, stacklevel=2)
-        self._fitted = Fitted(epoch.state, epoch.info, scales)
+        shape, seed, arms = tuple(self.x.shape[1:]), self.rng.seed, self.rng.arms
+        self._fitted = FittedModel(self.posterior, epoch.state, scales, shape, self.samples, seed, self.round, arms)
+        self.info = epoch.info
 
     @property
-    def fitted(self) -> Fitted:
-        """The fit to all labels so far, computed at the first access."""
+    def fitted(self) -> FittedModel:
+        """The fit to all labels so far, computed at the first access: a model that predicts and can be saved."""
         for _ in self.fit():
             pass
         assert self._fitted is not None
         return self._fitted
+
+    model = fitted
 
     def check(self, k: int, times: int = 1, pending: int = 0) -> None:
         """Raise InputError if fewer than `times` * k candidates remain after `pending`, or a rule cannot choose k."""
@@ -186,30 +184,23 @@ class ActiveLearner:
         indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
         return Choice(parallel.agreed(indices.cpu()).to(indices.device), scores)  # GPUs differ in the last digits
 
-    @property
-    def model(self) -> FittedModel:
-        """The current fit as a model that predicts and can be saved."""
-        state, _, scales = self.fitted
-        shape = tuple(self.x.shape[1:])
-        return FittedModel(self.posterior, state, scales, shape, self.samples, self.rng.seed, self.round, self.rng.arms)
-
     def predict(self, x: Any) -> Prediction:
         """Return the predictive means and standard deviations of a regression at new inputs x [P, ...]."""
-        return self.model.predict(x)
+        return self.fitted.predict(x)
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
         """Return lower and upper ends of central intervals that contain the targets at x with probability `level`."""
-        return self.model.interval(x, level)
+        return self.fitted.interval(x, level)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
         """Return class probabilities at new inputs x [P, ...], averaged over the weights."""
-        return self.model.probabilities(x)
+        return self.fitted.probabilities(x)
 
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
         """Return test metrics in original units at points `indices` [R, m]; y [P, O] or [P] has all points' labels."""
         scales = self.fitted.scales
         unit = scales.y.scale.squeeze(1) if scales.y.scale.dim() else None
-        return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
+        return self.fitted.predictor().evaluate(*self._pool.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the labels so far, and the chains of a sampler. The constructor's arguments determine the rest."""
@@ -248,23 +239,20 @@ class ActiveLearner:
                 raise InputError(f"{name_of(rule)} ignores costs. Use variance-reduction or epig")
         return prices
 
-    def _sample(self, stream: str) -> Predictor:
-        return Predictor.sample(self.posterior, self.fitted.state, self.samples, self.rng.stream(stream, self.round))
-
     def _choose(self, i: int, k: int, pending: Tensor | None) -> Choice:
         """Choose the next k points in every trial of arm i."""
         rule, arm = self.acquisitions[i], slice(i * self.trials, (i + 1) * self.trials)
+        state, scales = self.fitted.state, self.fitted.scales
 
         def sample() -> Predictor:  # for all arms at once, so that they share random numbers
-            nets = self._sample("acquire")
+            nets = Predictor.sample(self.posterior, state, self.samples, self.rng.stream("acquire", self.round))
             base.check(rule, self.posterior, nets.samples)
             return dataclasses.replace(nets, layers=tree.part(nets.layers, arm), noise=tree.part(nets.noise, arm))
 
-        scales = self.fitted.scales
         points, present, uniform = self._pool.candidates(arm, pending)
         view = View(
             posterior=self.posterior,
-            state=tree.part(self.fitted.state, arm),
+            state=tree.part(state, arm),
             labelled=tree.part(self._pool.labelled(scales), arm),
             candidates=self._pool.standardised(points, tree.part(scales, arm)),
             mask=present,
@@ -316,11 +304,10 @@ def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k
     while (this := learner.round) <= rounds:
         n = learner.labelled.shape[1]
         yield from learner.fit()
-        state, info, _ = learner.fitted
-        metrics = learner.evaluate(test, labels)
+        state, metrics = learner.fitted.state, learner.evaluate(test, labels)
         choice = learner.ask(k) if this < rounds else None
         if choice is not None:
             learner.tell(choice.indices, labels[choice.indices.cpu().numpy()])
-        yield Round(this, n, metrics, info, choice, state)
+        yield Round(this, n, metrics, learner.info, choice, state)
         if choice is None:
             return

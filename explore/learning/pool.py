@@ -68,14 +68,8 @@ class Pool:
         self.y: Tensor | None = None  # [R, n, O], or [R, n] class indices, in the order of `points`
         self.round = 0  # the number of `tell` calls
 
-    def like(self, x: Any) -> RawInputs:
-        """Return inputs x as `RawInputs`. Raise InputError unless they have the shape of the pool's inputs."""
-        inputs = RawInputs(x, self._rng)
-        inputs.check_shape(tuple(self.x.shape[1:]), "the pool")
-        return inputs
-
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
-        """Standardise `inputs` from outside the pool, as returned by `like`, for every replica."""
+        """Standardise `inputs` from outside the pool for every replica."""
         scaled = scales.x.inputs(inputs[:].unsqueeze(0), self._rng.dtype)
         return scaled.expand(self.replicas, *inputs.shape)
 

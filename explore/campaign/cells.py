@@ -20,7 +20,7 @@ from explore.data.texts import number
 
 Value = float | str | None  # a measurement: a number, or the name of a class; None: the experiment failed
 DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
-DIGITS = 6  # fewest significant digits of a number that a spreadsheet saves as displayed
+DIGITS = 6  # fewest significant digits of a number that a spreadsheet saves as displayed, perhaps rounded
 OLD_MARKS = ("#N/A N/A", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN")  # more marks of missing values, for ids
 WHOLE = 11  # digits of the longest whole numbers that a spreadsheet displays in full
 
@@ -94,11 +94,11 @@ def same(a: str, b: str) -> bool:
     """Return whether two canonical cells are equal, except for digits that a spreadsheet may have rounded away."""
     if a == b:
         return True
-    short, long = sorted((a, b), key=_digits)
+    short, long = sorted((a, b), key=digits)
     x, y = number(short), number(long)
     if not x or not y or not (math.isfinite(x) and math.isfinite(y)) or (y.is_integer() and abs(y) < 10**WHOLE):
         return False
-    rounded_place = math.floor(math.log10(abs(y))) + 1 - max(DIGITS, _digits(short))
+    rounded_place = math.floor(math.log10(abs(y))) + 1 - max(DIGITS, digits(short))
     return abs(x - y) <= 0.5001 * 10.0**rounded_place
 
 
@@ -107,17 +107,12 @@ def same_value(a: Value, b: Value) -> bool:
     return a == b or (isinstance(a, int | float) and isinstance(b, int | float) and same(canonical(a), canonical(b)))
 
 
-def saved_short(cell: str) -> bool:
-    """Return whether a canonical cell has so many digits that a spreadsheet may round it, or may have rounded it."""
-    return _digits(cell) >= DIGITS
-
-
 def has_all(old: Mapping[str, Sequence[Value]], cells: Mapping[str, Value]) -> bool:
     """Return whether the value of each target in `cells` is among the values of that target in `old`."""
     return all(any(same_value(value, other) for other in old.get(t, ())) for t, value in cells.items())
 
 
-def _digits(text: str) -> int:
+def digits(text: str) -> int:
     """Count the significant digits of a number; return 0 for other strings."""
     value = number(text)
     is_finite = value is not None and math.isfinite(value)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from explore.campaign.cells import Value, canonical, has_all, same, saved_short
+from explore.campaign.cells import DIGITS, Value, canonical, digits, has_all, same
 from explore.campaign.memory import Row
 from explore.campaign.sheet import Table
 from explore.data.texts import number
@@ -107,13 +107,13 @@ def _search(
     ids = set(map(canonical, cells_of))
     lines = {k: {name: table.features[name][i] for name in names.values()} for k, i in fresh.items()}
     lines = {k: cells for k, cells in lines.items() if not by_id or canonical(k) in ids}
-    rounded = any(saved_short(cell) for cells in cells_of.values() for cell in cells.values())
-    for digits in (None, *COARSE) if rounded and lines else (None,):
+    rounded = any(digits(cell) >= DIGITS for cells in cells_of.values() for cell in cells.values())
+    for most in (None, *COARSE) if rounded and lines else (None,):
         buckets, twins = defaultdict(list), defaultdict(list)
         for k, cells in lines.items():
-            buckets[_rounded(cells, digits)].append(k)
+            buckets[_rounded(cells, most)].append(k)
         for row in (row for row in rows if row.id not in matched):
-            twins[_rounded(cells_of[row.id], digits)].append(row)
+            twins[_rounded(cells_of[row.id], most)].append(row)
         for row, bucket in ((row, bucket) for bucket, alike in twins.items() for row in alike):
             fits = (k for k in buckets[bucket] if all(same(c, lines[k][name]) for name, c in cells_of[row.id].items()))
             keys = [k for k in fits if not by_id or canonical(k) == canonical(row.id)]
@@ -127,9 +127,9 @@ def _search(
     return matched, unclear
 
 
-def _rounded(cells: Mapping[str, str], digits: int | None) -> tuple[tuple[str, str], ...]:
+def _rounded(cells: Mapping[str, str], most: int | None) -> tuple[tuple[str, str], ...]:
     """Return a lookup key: the cells with rounded numbers. Cells that are equal by `same` nearly always share a key."""
-    if digits is None:
+    if most is None:
         return tuple(sorted(cells.items()))
     values = ((name, cell, number(cell)) for name, cell in sorted(cells.items()))
-    return tuple((name, cell if value is None else f"{value:.{digits - 1}e}") for name, cell, value in values)
+    return tuple((name, cell if value is None else f"{value:.{most - 1}e}") for name, cell, value in values)

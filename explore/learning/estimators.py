@@ -75,7 +75,7 @@ class _Bayesian(BaseEstimator):
         of_net = any(value is not None for value in (self.hidden, self.preset, self.settings, self.epochs))
         name, kind = chosen(self.posterior, self.likelihood, default, len(x), of_net)
         posterior, units = registry.find("posteriors", name), max(self._widths(len(x)), default=1)
-        return name, kind, recommended_settings(posterior, *x.shape, task, units=units, likelihood=kind)
+        return name, kind, recommended_settings(posterior, len(x), x.shape[1], task, units=units, likelihood=kind)
 
     def _widths(self, rows: int) -> list[int]:
         hidden = recommended_widths(rows) if self.hidden is None else self.hidden

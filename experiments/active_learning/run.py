@@ -47,7 +47,7 @@ METHODS: dict[str, list[str]] = {
     )
 } | {
     "noisy-kfac x 5": ["--posterior", "noisy-kfac", "-p", "members=5"],
-    "mclmc, quick": ["--posterior", "mclmc", "--preset", "quick"],
+    "quick mclmc": ["--posterior", "mclmc", "--preset", "quick"],
 }
 PROCESS = "Gaussian process"
 KEY = ["dataset", "method", "rule"]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
+import explore
 from explore import registry
 from explore.core import tree
 from explore.core.errors import InputError
@@ -500,3 +501,39 @@ def test_samples_and_means_as_modules():
         ensemble.write_back(ensemble.init(N, 1, Rng(0)))
     with pytest.raises(InputError, match="the module has no parameter '0.weight'; pass the module of the network"):
         posterior.write_back(state, nn.Linear(3, 1))
+
+
+# Fitted models ---------------------------------------------------------------------------------------------
+
+
+def doubled(model):
+    """The model, restored from its saved state."""
+    return explore.FittedModel.from_state_dict(model.posterior, model.state_dict())
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_model_with_point_estimates_and_dropout_learns_and_is_restored(members):
+    torch.manual_seed(0)
+    x = torch.rand(60, 2)
+    y = torch.sin(4 * x[:, 0])
+    module = chain(nn.Linear(2, 16), nn.LayerNorm(16), nn.ReLU(), nn.Dropout(0.05), nn.Linear(16, 1))
+    posterior = registry.posterior("noisy-kfac", Net(module), "gaussian", "small", epochs=200, members=members)
+    model = explore.FittedModel.fit(posterior, x, y)
+    assert float(model.evaluate(x, y)["rmse"]) < 0.5 * float(y.std())
+    assert torch.equal(doubled(model).predict(x)[0], model.predict(x)[0])
+
+
+def test_a_model_of_tokens_keeps_them_whole():
+    torch.manual_seed(0)
+    net = Net(Recurrent())
+    x = net.packed(torch.randint(1, WORDS, (40, 5)))
+    y = (x[:, -1] > 5).long()
+    posterior = registry.posterior("noisy-kfac", net, "categorical", "classes", epochs=40)
+    with pytest.raises(InputError, match="looks up whole numbers expects raw data. Pass standardise='none'"):
+        explore.FittedModel.fit(posterior, x, y)
+    model = explore.FittedModel.fit(posterior, x, y, standardise="none")
+    assert float(model.evaluate(x, y)["error"]) < 0.2
+    assert torch.equal(doubled(model).probabilities(x), model.probabilities(x))
+    with pytest.raises(InputError, match="the network looks up whole numbers; pass inputs through its method packed"):
+        other = Net(Recurrent())
+        other.output((*other.initial(1, Rng(0), 1), *other.initial_points(1, Rng(0))), torch.ones(1, 2, 5))

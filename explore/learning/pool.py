@@ -49,6 +49,8 @@ class Pool:
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
             raise InputError("a pretrained network (trained=True) expects raw data. Pass standardise='none'")
+        if posterior.net.inputs.whole and standardise != "none":
+            raise InputError("a network that looks up whole numbers expects raw data. Pass standardise='none'")
         self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng)
         self.x = self._raw.x
@@ -233,7 +235,7 @@ def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "
     """Return the outputs of the posterior's network at inputs x, with all weights 0."""
     net, rng = posterior.net, Rng(0, x.device, x.dtype)
     zeros = [torch.zeros(1, 1, *shape, device=x.device, dtype=x.dtype) for shape in net.shapes]
-    return net.output([*zeros, *net.unit_norms(1, rng)], x.unsqueeze(0))
+    return net.output([*zeros, *net.unit_norms(1, rng), *net.initial_points(1, rng)], x.unsqueeze(0))
 
 
 def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:

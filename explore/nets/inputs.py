@@ -29,10 +29,15 @@ class Inputs:
 
     def __init__(self) -> None:
         self._forms: dict[int, tuple[Part, ...]] = {}  # by the number of numbers of an example
+        self.whole = False  # whether any input must be whole numbers, which are not to be standardised
 
     def packed(self, batch: Any) -> Tensor:
-        """Return a batch of inputs as one tensor: a tensor as it is, a dict (keywords) or a tuple as rows [B, D]."""
+        """Return a batch of inputs as one tensor: a tensor as it is, a dict (keywords) or a tuple as rows [B, D].
+
+        What is a whole number here will be one for the module, even if it is stored as a real number meanwhile.
+        """
         if isinstance(batch, Tensor):
+            self.whole |= not batch.is_floating_point()
             return batch
         if not isinstance(batch, Mapping | Sequence) or isinstance(batch, str):
             raise InputError(f"inputs must be a tensor, or a dict or tuple of tensors; got a {type(batch).__name__}")
@@ -42,6 +47,7 @@ class Inputs:
             if not isinstance(value, Tensor) or not value.dim() or len(value) != len(items[0][1]):
                 raise InputError(f"input {key!r} must be a tensor with one entry per example on its first axis")
         parts = tuple(Part(key, tuple(value.shape[1:]), value.dtype) for key, value in items)
+        self.whole |= any(not part.dtype.is_floating_point for part in parts)
         width = sum(math.prod(part.shape) for part in parts)
         if self._forms.setdefault(width, parts) != parts:
             raise InputError(f"two batches have {width} numbers per example, but other shapes; pad to one length")
@@ -50,7 +56,7 @@ class Inputs:
     def unpacked(self, rows: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the module for inputs as `packed` returns them."""
         if not self._forms:
-            return (rows,), {}
+            return (rows.long() if self.whole else rows,), {}
         if rows.dim() != 2 or rows.shape[1] not in self._forms:
             raise InputError(f"inputs have shape {list(rows.shape[1:])}; pass batches through `packed` of the network")
         parts = self._forms[rows.shape[1]]

@@ -151,6 +151,10 @@ class Passes:
             shape, reason = list(folded.shape), str(error) or type(error).__name__
             advice = "it must call its layers, not read their weights"
             raise InputError(f"forward() failed on an input of shape {shape} ({reason}); {advice}") from error
+        except RuntimeError as error:
+            if "indices" not in str(error) or not x.is_floating_point():
+                raise
+            raise InputError("the network looks up whole numbers; pass inputs through its method packed") from error
         finally:
             for slot in self._every:
                 slot.end()

@@ -57,6 +57,7 @@ class Network(Protocol):
     outputs: int
     weights: int  # number of weights
     trained: bool
+    inputs: Any  # `explore.nets.inputs.Inputs`
 
     @property
     def width(self) -> int: ...

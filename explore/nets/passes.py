@@ -228,7 +228,7 @@ class Passes:
         with torch.no_grad():
             return self._called(self._neutral(x, 1, dtype), x, mode, lambda: [slot.calls for slot in self._every])[1]
 
-    def check(self, x: Float[Tensor, "R B ..."], dtype: torch.dtype = torch.float32) -> None:
+    def check(self, x: Tensor, dtype: torch.dtype = torch.float32) -> None:
         """Raise InputError if forward() mixes examples, is random, skips layers or fails on one example.
 
         If inputs x are whole numbers, weights have the given dtype.

@@ -12,8 +12,9 @@ There is no density, hence no KL and no gain; as acquisition, use `information-g
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from explore.core.rng import Rng
-from explore.core.shapes import Weights
 from explore.inference.updates.points import PointEstimate, PointState
 
 
@@ -36,7 +37,7 @@ class Ensemble(PointEstimate):
     def nets(self) -> int:
         return self.members
 
-    def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
+    def sample(self, state: PointState, n: int, rng: Rng) -> tuple[Tensor, ...]:
         """Return the first n members, or all if there are fewer; `rng` is not used."""
         return self.layers(state, [w[:, :n] for w in state.weights])
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
 
 from explore.core.context import Turn
 from explore.core.linalg import moved
@@ -37,7 +38,7 @@ class MAP(PointEstimate):
             return super().turn(step, progress)
         return Turn((), (self.lr * adam.cosine(progress),))
 
-    def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
+    def sample(self, state: PointState, n: int, rng: Rng) -> tuple[Tensor, ...]:
         """Return the network as the only sample."""
         return self.layers(state, state.weights)
 

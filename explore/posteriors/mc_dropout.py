@@ -46,7 +46,7 @@ class MCDropout(PointEstimate):
         masks = [z.unsqueeze(1) for z in self._masks(batch.x.shape[0], batch.x.shape[1], stream)]
         return tuple(map(Masked, state.weights, masks))
 
-    def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
+    def sample(self, state: PointState, n: int, rng: Rng) -> tuple[Tensor, ...]:
         """Draw n weight samples diag(z) M with dropout masks z, so that dropped rows are zero."""
         masks = self._masks(len(state.weights[0]), n, rng)
         return self.layers(state, [z.unsqueeze(3) * w for w, z in zip(state.weights, masks, strict=True)])

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -83,7 +83,7 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
 
 
 def forward_in_parts(
-    net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int, seed: int
+    net: Network, weights: Sequence[Any], x: Tensor, parts: int, seed: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
     """Run a training pass with K samples per part of the batch; taps have parts * K samples of B / parts examples."""
     if parts == 1:

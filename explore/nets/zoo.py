@@ -259,7 +259,7 @@ def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[
     normalises = any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in module.modules())
     with torch.no_grad():
         for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=rng) / p[:1].numel() ** 0.5)
+            p.copy_(torch.randn(p.shape, generator=rng) / (p[:1].numel() if p.dim() else 1) ** 0.5)
         images = torch.randn(2, *shape, generator=rng)
         try:
             results = [module.eval()(images)]

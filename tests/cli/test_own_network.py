@@ -142,7 +142,6 @@ def nets(monkeypatch, tmp_path):
         ("wide", r"ownnets:wide returns \[2, 11\] for two images; expected logits of shape \[2, 10\]"),
         ("other_size", r"ownnets:other_size fails on images of shape \[N, 1, 8, 8\]: mat1 and mat2"),
         ("two", "ownnets:two returns a tuple"),
-        ("scaled", "the network .Scaled. has a parameter 'scale'"),
         ("lazy", r"layer '1' \(LazyLinear\)"),
         ("divided", r"with classes=10: integer .* \(ZeroDivisionError at .*ownnets.py, line \d+\)$"),
         ("auxiliary", "the output does not depend on layer 'aux'"),

@@ -135,6 +135,10 @@ def nets(monkeypatch, tmp_path):
     return tmp_path / "ownnets.py"
 
 
+def test_a_network_may_have_a_parameter_of_its_own(nets):
+    assert len(zoo.outputs("ownnets:scaled", (1, 8, 8), 10, {})) == zoo.KEPT
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -32,7 +32,7 @@ from explore.core.shapes import LayerTaps, NormTaps, Taps
 from explore.nets import fates, writing
 from explore.nets.passes import Passes, Root
 from explore.nets.protocols import Layers, Network, Point, Pullback
-from explore.nets.slots.base import WeightSlot, joined
+from explore.nets.slots.base import WeightSlot, by_row, joined
 from explore.nets.slots.convolution import ConvSlot
 
 
@@ -203,9 +203,7 @@ class Net(Passes, Network):
                 for use, make in zip(uses, makes, strict=True):
                     g = torch.cat([next(grads) for _ in use.taps]) if len(use.taps) > 1 else next(grads)
                     g = slot.positions(g.to(dout), (*dout.shape[:2], use.lead[2]))
-                    if each is not None:
-                        g = g * (each if use.per == 1 else each.repeat_interleave(use.per, 2))
-                    parts.append((make(g), use.per))
+                    parts.append((make(g if each is None else g * by_row(each, use.per)), use.per))
                 found.append(parts[0][0] if len(parts) == 1 and parts[0][1] == 1 else joined(parts))
             taps, left = LayerTaps(found), list(grads)
             of_norms = zip(done.statistics, left, strict=False)

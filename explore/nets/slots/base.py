@@ -245,6 +245,11 @@ def by_example(a: Tensor, per: int) -> Tensor:
     return a.unflatten(2, (-1, per)).flatten(3, 4) if per > 1 else a
 
 
+def by_row(g: Tensor, per: int) -> Tensor:
+    """Repeat the values of examples for each of their rows: [R, S, B, ...] -> [R, S, (B per), ...]."""
+    return g.repeat_interleave(per, 2) if per > 1 else g
+
+
 def joined(parts: Sequence[tuple[Taps, int]]) -> Taps:
     """Return the taps of one layer from those of its calls, each with its rows per example: calls become positions."""
     samples = max(taps.grads.shape[1] for taps, _ in parts)

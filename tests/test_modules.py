@@ -460,6 +460,7 @@ def test_several_inputs_are_rows_of_numbers():
     ("batch", "message"),
     [
         ("text", "inputs must be a tensor, or a dict or tuple of tensors; got a str"),
+        ((torch.ones(2, 3), None, torch.ones(2)), "input 1 must be a tensor with one entry per example"),
         ({"x": torch.ones(2, 3), "ids": [1, 2]}, "input 'ids' must be a tensor with one entry per example"),
         ({"x": torch.ones(2, 3), "ids": torch.ones(3)}, "input 'ids' must be a tensor with one entry per example"),
         ({"x": torch.ones(2, 3), "ids": torch.full((2,), 2**24 + 1)}, "whole numbers beyond 16777216 beside real ones"),

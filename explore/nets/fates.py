@@ -112,8 +112,8 @@ def _own(layer: nn.Module, owners: dict[Tensor, list[nn.Module]]) -> bool:
     if getattr(layer, "max_norm", None) is not None or getattr(layer, "scale_grad_by_freq", False):
         return False
     alike = (type(layer), layer.extra_repr(), [id(t) for t in layer._parameters.values()])
-    others = (x for t in layer.parameters() for x in owners[t])
-    return all((type(x), x.extra_repr(), [id(t) for t in x._parameters.values()]) == alike for x in others)
+    sharers = (x for t in layer.parameters() for x in owners[t])
+    return all((type(x), x.extra_repr(), [id(t) for t in x._parameters.values()]) == alike for x in sharers)
 
 
 def _plain(layer: nn.Module) -> bool:
@@ -131,13 +131,13 @@ def _chosen(groups: list[Group], bayesian: Bayesian) -> list[Group]:
     if bayesian == "last":
         return groups[-1:]
     if bayesian == "all":
-        found = [group for group in groups if not _large(group.layer)]
+        selected = [group for group in groups if not _large(group.layer)]
     else:
-        found = [g for g in groups if any(_selects(bayesian, shown_name(name), g.layer) for name in g.names)]
-    if not found:
+        selected = [g for g in groups if any(_selects(bayesian, shown_name(name), g.layer) for name in g.names)]
+    if not selected:
         names = listed([shown_name(group.names[0]) or "the network itself" for group in groups])
         raise InputError(f"bayesian={bayesian!r} selects no layer; those that can have a distribution are {names}")
-    return found
+    return selected
 
 
 def _large(layer: Any) -> bool:
@@ -163,8 +163,8 @@ def shown_name(name: str) -> str:
 
 def values(group: Group) -> Tensor:
     """Return a copy of the values of a layer with weights or batch norm, as its slot has them."""
-    found: Tensor = SLOTS[type(group.layer)].values(group.layer)
-    return found
+    matrix: Tensor = SLOTS[type(group.layer)].values(group.layer)
+    return matrix
 
 
 def replaced(root: nn.Module, groups: Sequence[Group]) -> list[Any]:

@@ -42,7 +42,8 @@ class Inputs:
         if not isinstance(batch, Mapping | Sequence) or isinstance(batch, str):
             raise InputError(f"inputs must be a tensor, or a dict or tuple of tensors; got a {type(batch).__name__}")
         items = list(batch.items() if isinstance(batch, Mapping) else enumerate(batch))
-        items = [(key, value) for key, value in items if value is not None]
+        if isinstance(batch, Mapping):  # in a tuple, later inputs would change their places
+            items = [(key, value) for key, value in items if value is not None]
         for key, value in items:
             if not isinstance(value, Tensor) or not value.dim() or len(value) != len(items[0][1]):
                 raise InputError(f"input {key!r} must be a tensor with one entry per example on its first axis")

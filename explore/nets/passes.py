@@ -18,8 +18,8 @@ from explore.core.errors import InputError, listed, raised
 from explore.core.rng import Rng, forked
 from explore.nets.inputs import Inputs, chosen_output
 from explore.nets.modules import Buffers, chance
-from explore.nets.protocols import Layer, Layers, count_samples
-from explore.nets.slots.base import Layout, Mode, Slot, WeightSlot, dtype_of
+from explore.nets.protocols import Layer, Layers, Point, count_samples
+from explore.nets.slots.base import Layout, Mode, Slot, WeightSlot, dtype_of, tensors_of
 from explore.nets.slots.convolution import ConvSlot
 from explore.nets.slots.norms import AffineSlot, NormSlot
 
@@ -56,12 +56,14 @@ class Passes:
     """The module of a `Net`, its slots, and what is known about how it calls them."""
 
     amp: bool
+    points: tuple[Point, ...]
 
     def __init__(
         self, root: Root, slots: list[WeightSlot], norms: list[NormSlot], affine: list[AffineSlot],
         own: tuple[str, ...], early: bool, output: str | int | None,
     ):  # fmt: skip
         self._module, self._slots, self._norms, self._affine = root, slots, norms, affine
+        self._every: list[Slot] = [*slots, *norms, *affine]
         self._own = own  # names of the point estimates that the module's own code uses
         self._early = early  # whether inputs that no weights have changed yet may be given once for all samples
         self.inputs, self._output = Inputs(), output
@@ -75,10 +77,6 @@ class Passes:
         self._checked, self._plain = False, False  # whether `check` has passed; whether all layouts are `Layout()`
         self._known: dict[torch.Size, list[list[Layout]]] = {}  # layouts by slot, for each shape of the inputs
         self._layout = torch.contiguous_format  # memory layout of images if R and S are 1
-
-    @property
-    def _every(self) -> list[Slot]:
-        return [*self._slots, *self._norms, *self._affine]
 
     def _run(
         self, layers: Layers, x: Tensor, samples: int | None, taps: bool = False, train: bool = False, seed: int = 0
@@ -161,7 +159,7 @@ class Passes:
 
     def _begun(self, layers: Layers, x: Tensor, mode: Mode) -> Tensor:
         """Give the slots their values, and return the folded inputs."""
-        count, points = len(self._slots), sum(len(slot.keys) for slot in self._affine) + len(self._own)
+        count, points = len(self._slots), len(self.points)
         if len(layers) != count + len(self._norms) + points:
             also = f", {len(self._norms)} batch normalisations and {points} point estimates"
             more = also if self._norms or points else ""
@@ -201,9 +199,10 @@ class Passes:
 
     def _learn_layouts(self, x: Tensor, dtype: torch.dtype) -> None:
         """Find out where the inputs of the slots have their examples, from batches of two and of four."""
-        if self._plain or x.shape[2:] in self._known:
-            layouts = self._known.get(x.shape[2:], [])
-        else:
+        if self._plain:
+            return
+        layouts = self._known.get(x.shape[2:])
+        if layouts is None:
             one = x[:1, :1].detach()
             shapes = [self._probed(one.repeat(1, size, *[1] * (x.dim() - 2)), dtype) for size in (2, 4)]
             layouts = [
@@ -212,7 +211,7 @@ class Passes:
             ]
             self._known[x.shape[2:]] = layouts
             self._plain = all(layout == Layout() for of_slot in layouts for layout in of_slot)
-        for slot, of_slot in zip(self._every, layouts, strict=False):
+        for slot, of_slot in zip(self._every, layouts, strict=True):
             slot.layouts = of_slot
 
     def _neutral(self, x: Tensor, samples: int, dtype: torch.dtype) -> Layers:
@@ -299,8 +298,7 @@ def part_of(layer: Layer, replica: int, sample: int | None) -> Layer:
         return one if sample is None or one.shape[1] == 1 else one[:, sample : sample + 1]
     if sample is not None:
         raise InputError("weights that differ between examples need point estimates that all samples share")
-    values = layer._asdict() if isinstance(layer, tuple) else vars(layer)
-    own = {name: t[replica : replica + 1] for name, t in values.items() if isinstance(t, Tensor)}
+    own = {name: t[replica : replica + 1] for name, t in tensors_of(layer).items()}
     if isinstance(layer, tuple):
         return layer._replace(**own)
     part = copy.copy(layer)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from explore.core.errors import InputError
-from explore.nets.slots.base import Slot
 
 Tensors = dict[str, Tensor]
 PARTS = ("query", "key", "value")  # Linear layers of an `Attention`
@@ -24,7 +23,7 @@ def written(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     return module
 
 
-def named(slots: Sequence[Slot], layers: Sequence[Any], sample: int) -> Tensors:
+def named(slots: Sequence[Any], layers: Sequence[Any], sample: int) -> Tensors:
     """Return the parameters of the first replica and a sample, by the names that they have in a network."""
     values: Tensors = {}
     for slot, layer in zip(slots, layers, strict=True):

@@ -140,10 +140,6 @@ class Slot(nn.Module, ABC):
             values = values.expand(r, s, *values.shape[2:])
         return a, values
 
-    def tensors(self, values: Tensor) -> dict[str, Tensor]:
-        """Return the layer's own parameters for the values of its slot; the inverse of `values` where it has that."""
-        raise NotImplementedError
-
     @abstractmethod
     def misfit(self, shape: torch.Size) -> str: ...  # return "", or the required shape if this one is wrong
     @abstractmethod
@@ -195,6 +191,9 @@ class WeightSlot(Slot):
     @abstractmethod
     def values(layer: Any) -> Tensor:
         """Return a copy of a layer's weights, [I, O], with the bias as the last row."""
+
+    @abstractmethod
+    def tensors(self, values: Tensor) -> dict[str, Tensor]: ...  # the layer's own parameters; the inverse of `values`
 
     def _computed(self, a: Tensor, per: int) -> Tensor:
         h = self.apply_matrix(a) if isinstance(self._values, Tensor) else self.apply_callable(a, per)
@@ -269,9 +268,13 @@ def joined(parts: Sequence[tuple[Taps, int]]) -> Taps:
     return Taps(inputs, torch.cat([by_example(taps.grads, per) for taps, per in parts], 3), gradient)
 
 
+def tensors_of(layer: Any) -> dict[str, Tensor]:
+    """Return the tensors of a callable layer by name."""
+    values = layer._asdict() if hasattr(layer, "_asdict") else getattr(layer, "__dict__", {})
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
 def dtype_of(layer: Layer) -> torch.dtype:
     """Return the type of a layer's numbers, of a callable one from its first tensor."""
-    if isinstance(layer, Tensor):
-        return layer.dtype
-    values = layer._asdict() if isinstance(layer, tuple) else getattr(layer, "__dict__", {})
-    return next((t.dtype for t in values.values() if isinstance(t, Tensor)), torch.get_default_dtype())
+    tensors = [layer] if isinstance(layer, Tensor) else list(tensors_of(layer).values())
+    return tensors[0].dtype if tensors else torch.get_default_dtype()

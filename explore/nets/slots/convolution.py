@@ -59,10 +59,7 @@ class ConvSlot(WeightSlot):
 
     @staticmethod
     def values(layer: Any) -> Tensor:
-        w = layer.weight.detach().unflatten(0, (layer.groups, -1)).flatten(2)
-        if layer.bias is not None:
-            w = torch.cat([w, layer.bias.detach().view(layer.groups, -1, 1)], 2)
-        return w.mT.flatten(0, 1)
+        return _matrix(layer.weight.detach().unflatten(0, (layer.groups, -1)), layer)
 
     def tensors(self, values: Tensor) -> dict[str, Tensor]:
         w = values.unflatten(0, (self.groups, -1)).mT  # [g, O, I]
@@ -273,6 +270,14 @@ class ConvSlot(WeightSlot):
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes)
 
 
+def _matrix(kernels: Tensor, layer: Any) -> Tensor:
+    """Return the matrix of a layer from the kernels of its groups, [g, O, C, ...], and its bias."""
+    rows = kernels.flatten(2)
+    if layer.bias is not None:
+        rows = torch.cat([rows, layer.bias.detach().view(layer.groups, -1, 1)], 2)
+    return rows.mT.flatten(0, 1)
+
+
 class Patches(torch.autograd.Function):
     """A version of `ConvSlot.patches` for images, with a faster gradient than torch has for a strided copy."""
 
@@ -315,10 +320,7 @@ class TransposedSlot(ConvSlot):
     @staticmethod
     def values(layer: Any) -> Tensor:
         w = layer.weight.detach().unflatten(0, (layer.groups, -1)).transpose(1, 2)  # [g, O, C, ...]
-        w = w.flip(tuple(range(3, w.dim()))).flatten(2)
-        if layer.bias is not None:
-            w = torch.cat([w, layer.bias.detach().view(layer.groups, -1, 1)], 2)
-        return w.mT.flatten(0, 1)
+        return _matrix(w.flip(tuple(range(3, w.dim()))), layer)
 
     def _kernel(self, w: Tensor) -> Tensor:
         return w.transpose(1, 2).flatten(0, 1).flip(tuple(range(2, w.dim() - 1)))

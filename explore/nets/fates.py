@@ -161,12 +161,6 @@ def shown_name(name: str) -> str:
     return name.removeprefix("0").removeprefix(".")
 
 
-def values(group: Group) -> Tensor:
-    """Return a copy of the values of a layer with weights or batch norm, as its slot has them."""
-    matrix: Tensor = SLOTS[type(group.layer)].values(group.layer)
-    return matrix
-
-
 def replaced(root: nn.Module, groups: Sequence[Group]) -> list[Any]:
     """Put slots in place of layers; return the slots."""
     slots = [SLOTS[type(layer)](layer, shown_name(names[0])) for layer, names in groups]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,8 +61,6 @@ class Net(Passes, Network):
         while type(first) is nn.Sequential and len(first):  # a subclass may also use its input elsewhere
             first = first[0]
         early, kinds = first is chosen.weights[0].layer, tuple(_kinds(root[0]))
-        self._matrices = [fates.values(g).contiguous() for g in chosen.weights if trained]
-        self._statistics = [fates.values(g) for g in chosen.norms if trained]
         slots, norms, affine = (fates.replaced(root, groups) for groups in chosen[:3])
         self._rewritten = chosen.rewritten
         of_slots = {f"{slot.name}.{key}".lstrip("."): t for slot, group in zip(affine, chosen.affine, strict=True)
@@ -70,7 +68,6 @@ class Net(Passes, Network):
         own = {key: t for key, t in root.named_parameters() if isinstance(t, nn.Parameter) and t.requires_grad}
         points = of_slots | {fates.shown_name(key): t for key, t in own.items()}
         self.points = tuple(Point(name, tuple(t.shape)) for name, t in points.items())
-        self._point_values = [t.detach().clone() for t in points.values()]
         super().__init__(root, slots, norms, affine, tuple(own), early, output)
         whole = not own and all(isinstance(m, WeightSlot) for m in root.modules() if isinstance(m, nn.Linear))
         self.sequence = kinds if whole else (type(root[0]),)
@@ -80,7 +77,9 @@ class Net(Passes, Network):
         self.norms = tuple(slot.norm for slot in norms)
         self.weights = sum(i * o for i, o in self.shapes)
         self.outputs = self.shapes[-1][1] if outputs is None else outputs
-        if not all(bool(t.isfinite().all()) for t in (*self._matrices, *self._statistics, *self._point_values)):
+        with torch.no_grad():
+            self._values = tuple(t.clone(memory_format=torch.contiguous_format) for t in self.values(self._source))
+        if not all(bool(t.isfinite().all()) for t in self._values[0 if trained else len(slots) + len(norms) :]):
             raise InputError("the module has NaN or infinite weights; leave trained=True out of Net")
 
     def __repr__(self) -> str:
@@ -109,6 +108,15 @@ class Net(Passes, Network):
             values[point.name] = v[0, min(sample, v.shape[1] - 1)]
         return writing.written(into or copy.deepcopy(self._source), writing.restored(values, self._rewritten))
 
+    def values(self, tensors: nn.Module | Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Return what `layers` have for one sample, as functions of the parameters and buffers of a like module."""
+        if isinstance(tensors, nn.Module):
+            parameters = tensors.named_parameters(remove_duplicate=False)
+            tensors = {**dict(parameters), **dict(tensors.named_buffers())}
+        named = writing.rewritten(tensors, self._rewritten)
+        slots = [slot.values(writing.of(slot, named)) for slot in (*self._slots, *self._norms)]
+        return (*slots, *(named[point.name] for point in self.points))
+
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
         """Draw Glorot-uniform weights and biases: one [R, (samples,) I, O] tensor per layer, the bias row last."""
         sizes = ((slot.inputs, slot.outputs, math.sqrt(6 / (slot.fan_in + slot.outputs))) for slot in self._slots)
@@ -118,13 +126,15 @@ class Net(Passes, Network):
         """Return the weights that posteriors start from: the module's weights if `trained`, else `glorot` weights."""
         if not self.trained:
             return self.glorot(replicas, rng, *samples)
-        return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._matrices)
+        weights = self._values[: len(self._slots)]
+        return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in weights)
 
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Return the batch-norm tensors that posteriors start from: the module's if `trained`, else `unit_norms`."""
         if not self.trained:
             return self.unit_norms(replicas, rng)
-        return _repeated(self._statistics, replicas, rng)
+        count = len(self._slots)
+        return _repeated(self._values[count : count + len(self._norms)], replicas, rng)
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Return batch-norm tensors for a new network: scale 1, shift 0, running mean 0 and running variance 1."""
@@ -133,7 +143,7 @@ class Net(Passes, Network):
 
     def initial_points(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 ..."], ...]:
         """Return the values in the module of the parameters that are trained as point estimates."""
-        return _repeated(self._point_values, replicas, rng)
+        return _repeated(self._values[len(self._slots) + len(self._norms) :], replicas, rng)
 
     def forward(
         self, layers: Layers, x: Tensor, samples: int | None = None, last: int = 0
@@ -214,7 +224,7 @@ class Net(Passes, Network):
         return done.out.detach(), pullback
 
 
-def _repeated(values: list[Tensor], replicas: int, rng: Rng) -> tuple[Tensor, ...]:
+def _repeated(values: Sequence[Tensor], replicas: int, rng: Rng) -> tuple[Tensor, ...]:
     return tuple(v.to(rng.device, rng.dtype).repeat(replicas, 1, *[1] * v.dim()) for v in values)
 
 

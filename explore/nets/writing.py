@@ -30,16 +30,21 @@ def named(slots: Sequence[Any], layers: Sequence[Any], sample: int) -> Tensors:
         if not isinstance(layer, Tensor):
             raise InputError(f"the weights of {slot.called} are not a matrix, so that no module can hold them")
         one = layer[0, min(sample, layer.shape[1] - 1)]
-        prefix = f"{slot.name}." if slot.name else ""
-        values |= {f"{prefix}{key}": t for key, t in slot.tensors(one).items()}
+        values |= {f"{_prefix(slot.name)}{key}": t for key, t in slot.tensors(one).items()}
     return values
+
+
+def of(slot: Any, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return the parameters and buffers of the layer of a slot by their names in that layer."""
+    prefix = _prefix(slot.name)
+    return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
 
 
 def restored(values: Tensors, rewritten: Mapping[str, str]) -> Tensors:
     """Return `values` by the names in the user's module, some of whose layers were rewritten (`fates.rewrite`)."""
     values = dict(values)
     for name, kind in rewritten.items():
-        prefix = f"{name}." if name else ""
+        prefix = _prefix(name)
         if kind == "transposed":
             values[f"{prefix}weight"] = values[f"{prefix}weight"].mT
             continue
@@ -52,3 +57,23 @@ def restored(values: Tensors, rewritten: Mapping[str, str]) -> Tensors:
         if all(bias is not None for bias in biases):
             values[f"{prefix}in_proj_bias"] = torch.cat([bias for bias in biases if bias is not None])
     return values
+
+
+def rewritten(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> Tensors:
+    """Return tensors of the user's module by the names of the layers that were rewritten; the inverse of `restored`."""
+    values = dict(tensors)
+    for name, kind in kinds.items():
+        prefix = _prefix(name)
+        if kind == "transposed":
+            values[f"{prefix}weight"] = values[f"{prefix}weight"].mT
+            continue
+        apart = (values.get(f"{prefix}{part[0]}_proj_weight") for part in PARTS)
+        weights = values[f"{prefix}in_proj_weight"].chunk(3) if kind == "packed" else apart
+        bias = values.get(f"{prefix}in_proj_bias")
+        for part, w, b in zip(PARTS, weights, (None,) * 3 if bias is None else bias.chunk(3), strict=True):
+            values |= {f"{prefix}{part}.{key}": t for key, t in (("weight", w), ("bias", b)) if t is not None}
+    return values
+
+
+def _prefix(name: str) -> str:
+    return f"{name}." if name else ""

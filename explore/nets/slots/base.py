@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -187,10 +187,8 @@ class WeightSlot(Slot):
         super().__init__(layer, name)
         self.has_bias = getattr(layer, "bias", None) is not None
 
-    @staticmethod
     @abstractmethod
-    def values(layer: Any) -> Tensor:
-        """Return a copy of a layer's weights, [I, O], with the bias as the last row."""
+    def values(self, tensors: Mapping[str, Tensor]) -> Tensor: ...  # the matrix [I, O] for parameters of the layer
 
     @abstractmethod
     def tensors(self, values: Tensor) -> dict[str, Tensor]: ...  # the layer's own parameters; the inverse of `values`

@@ -6,7 +6,7 @@ convolution is one of spread-out inputs with a reversed kernel.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -57,9 +57,8 @@ class ConvSlot(WeightSlot):
         sizes = (0,) * len(self.kernel) if layer.padding == "valid" else self._sizes(layer.padding, 0)
         return tuple((n, n) for n in sizes)
 
-    @staticmethod
-    def values(layer: Any) -> Tensor:
-        return _matrix(layer.weight.detach().unflatten(0, (layer.groups, -1)), layer)
+    def values(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return _matrix(tensors["weight"].unflatten(0, (self.groups, -1)), tensors.get("bias"))
 
     def tensors(self, values: Tensor) -> dict[str, Tensor]:
         w = values.unflatten(0, (self.groups, -1)).mT  # [g, O, I]
@@ -270,11 +269,11 @@ class ConvSlot(WeightSlot):
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes)
 
 
-def _matrix(kernels: Tensor, layer: Any) -> Tensor:
+def _matrix(kernels: Tensor, bias: Tensor | None) -> Tensor:
     """Return the matrix of a layer from the kernels of its groups, [g, O, C, ...], and its bias."""
     rows = kernels.flatten(2)
-    if layer.bias is not None:
-        rows = torch.cat([rows, layer.bias.detach().view(layer.groups, -1, 1)], 2)
+    if bias is not None:
+        rows = torch.cat([rows, bias.view(len(kernels), -1, 1)], 2)
     return rows.mT.flatten(0, 1)
 
 
@@ -317,10 +316,9 @@ class TransposedSlot(ConvSlot):
         sizes = zip(self.spread, self.kernel, super()._around(layer), self._sizes(layer.output_padding, 0), strict=True)
         return tuple((d * (k - 1) - pad, d * (k - 1) - pad + more) for d, k, (pad, _), more in sizes)
 
-    @staticmethod
-    def values(layer: Any) -> Tensor:
-        w = layer.weight.detach().unflatten(0, (layer.groups, -1)).transpose(1, 2)  # [g, O, C, ...]
-        return _matrix(w.flip(tuple(range(3, w.dim()))), layer)
+    def values(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        w = tensors["weight"].unflatten(0, (self.groups, -1)).transpose(1, 2)  # [g, O, C, ...]
+        return _matrix(w.flip(tuple(range(3, w.dim()))), tensors.get("bias"))
 
     def _kernel(self, w: Tensor) -> Tensor:
         return w.transpose(1, 2).flatten(0, 1).flip(tuple(range(2, w.dim() - 1)))

@@ -1,5 +1,7 @@
 """The slots for Linear and Embedding layers."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,9 +18,9 @@ class LinearSlot(WeightSlot, nn.Linear):
         self.inputs = self.fan_in = self.in_features + self.has_bias
         self.outputs = self.out_features
 
-    @staticmethod
-    def values(layer: nn.Linear) -> Tensor:
-        return torch.cat([t.detach().flatten(1) if t.dim() > 1 else t.detach()[:, None] for t in held(layer)], 1).T
+    def values(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        weight = tensors["weight"]
+        return (torch.cat([weight, tensors["bias"].unsqueeze(1)], 1) if self.has_bias else weight).mT
 
     def tensors(self, values: Tensor) -> dict[str, Tensor]:
         return {"weight": values[:-1].mT, "bias": values[-1]} if self.has_bias else {"weight": values.mT}
@@ -55,11 +57,6 @@ class LinearSlot(WeightSlot, nn.Linear):
         return h.reshape(-1, *a.shape[1:-1], self.outputs)
 
 
-def held(layer: nn.Module) -> list[Tensor]:
-    """Return the parameters of a layer that are not None: the weight, and the bias."""
-    return [t for t in layer._parameters.values() if t is not None]
-
-
 class EmbeddingSlot(WeightSlot, nn.Embedding):
     """A slot for an Embedding: a Linear layer without bias on one-hot rows. The row of `padding_idx` stays as it is."""
 
@@ -68,9 +65,8 @@ class EmbeddingSlot(WeightSlot, nn.Embedding):
         self.inputs, self.outputs, self.fan_in = layer.num_embeddings, layer.embedding_dim, 1
         self._padding = None if layer.padding_idx is None else layer.weight.detach()[layer.padding_idx].clone()
 
-    @staticmethod
-    def values(layer: nn.Embedding) -> Tensor:
-        return layer.weight.detach().clone()
+    def values(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return tensors["weight"]
 
     def tensors(self, values: Tensor) -> dict[str, Tensor]:
         if self._padding is not None:

@@ -1,6 +1,7 @@
 """The slots for layers that normalise their inputs; their scales and shifts are point estimates."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from explore.core.errors import InputError
 from explore.nets.protocols import Norm
 from explore.nets.slots.base import Slot
+
+STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
 class NormSlot(Slot):
@@ -21,15 +24,14 @@ class NormSlot(Slot):
             raise InputError(f"{self.called} needs track_running_stats=True and a numeric momentum")
         self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
 
-    @staticmethod
-    def values(layer: Any) -> Tensor:
-        """Return a copy of a layer's scale, shift, running mean and running variance, [4, C]."""
-        mean, variance = layer.running_mean, layer.running_var
-        affine = (layer.weight, layer.bias) if layer.affine else (torch.ones_like(mean), torch.zeros_like(mean))
-        return torch.stack([*affine, mean, variance]).detach()
+    def values(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return the scale, shift, running mean and running variance, [4, C], of a layer with these tensors."""
+        mean = tensors["running_mean"]
+        unit = {"weight": torch.ones_like(mean), "bias": torch.zeros_like(mean)} | dict(tensors)
+        return torch.stack([unit[key] for key in STATISTICS])
 
     def tensors(self, values: Tensor) -> dict[str, Tensor]:
-        named = dict(zip(("weight", "bias", "running_mean", "running_var"), values, strict=True))
+        named = dict(zip(STATISTICS, values, strict=True))
         return named if self.norm.affine else {key: named[key] for key in ("running_mean", "running_var")}
 
     def misfit(self, shape: torch.Size) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from explore.data import load as load
     from explore.data import load_csv as load_csv
     from explore.data import load_table as load_table
+    from explore.learning import optim as optim
     from explore.learning.around import laplace as laplace
     from explore.learning.around import refined as refined
     from explore.learning.estimators import BayesianClassifier as BayesianClassifier
@@ -62,10 +63,12 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names.sp
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return metadata.version("explore-bnn")
+    if name == "optim":
+        return import_module("explore.learning.optim")
     if name in _HOME:
         return getattr(import_module(f"explore.{_HOME[name]}"), name)
     raise AttributeError(f"module 'explore' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOME, "__version__"])
+    return sorted([*_HOME, "__version__", "optim"])

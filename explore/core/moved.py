@@ -1,4 +1,4 @@
-"""Old names of moved modules, which can still be imported for one release, with a warning."""
+"""Other names of modules: short ones, and old ones, which can still be imported for one release, with a warning."""
 
 import importlib
 import sys
@@ -32,26 +32,31 @@ MOVED = {
     "vime.bonus": "vime.reward",
 }
 
+SHORT = {"optim": "learning.optim"}
+
 
 class Moved(MetaPathFinder, Loader):
     """An import hook that loads an old name as an empty module, whose attributes are looked up in the new module."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self, is_package=True) if fullname.removeprefix("explore.") in MOVED else None
+        return (
+            ModuleSpec(fullname, self, is_package=True) if fullname.removeprefix("explore.") in MOVED | SHORT else None
+        )
 
     def exec_module(self, module: ModuleType) -> None:
-        new = MOVED[module.__name__.removeprefix("explore.")]
+        new = (MOVED | SHORT)[module.__name__.removeprefix("explore.")]
         module.__dict__["__getattr__"] = attributes(module.__name__, f"explore.{new}")
 
 
 def attributes(old: str, new: str) -> Callable[[str], Any]:
-    """Return a `__getattr__` for the module `old` that looks up names in the module `new`, with a warning."""
+    """Return a `__getattr__` for the module `old` that looks up names in `new`, with a warning if it has moved."""
 
     def attribute(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         value = getattr(importlib.import_module(new), name)
-        warnings.warn(f"import {name} from {new}; the next release removes {old}", FutureWarning, 2)
+        if old.removeprefix("explore.") in MOVED:
+            warnings.warn(f"import {name} from {new}; the next release removes {old}", FutureWarning, 2)
         return value
 
     return attribute

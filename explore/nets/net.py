@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,12 +28,13 @@ from torch import Tensor, nn
 
 from explore.core.errors import InputError
 from explore.core.rng import Rng
-from explore.core.shapes import LayerTaps, NormTaps, Taps
+from explore.core.shapes import LayerTaps, NormTaps
 from explore.nets import fates, writing
-from explore.nets.passes import Passes, Root
+from explore.nets.passes import Pass, Passes, Root
 from explore.nets.protocols import Layers, Network, Point, Pullback
-from explore.nets.slots.base import WeightSlot, by_row, joined
+from explore.nets.slots.base import WeightSlot
 from explore.nets.slots.convolution import ConvSlot
+from explore.nets.taps import Calls
 
 
 class Net(Passes, Network):
@@ -101,12 +102,16 @@ class Net(Passes, Network):
 
     def module(self, layers: Layers, sample: int = 0, into: nn.Module | None = None) -> nn.Module:
         """Return a copy of the module, or `into`, with the weights of the first replica and one sample in `layers`."""
-        slots = [*self._slots, *self._norms]
+        return writing.written(into or copy.deepcopy(self._source), self.tensors(layers, sample))
+
+    def tensors(self, layers: Layers, sample: int = 0) -> dict[str, Tensor]:
+        """Return `layers`, or only those with a distribution, as tensors of the module; the inverse of `values`."""
+        slots = [*self._slots, *self._norms][: len(layers)]
         values = writing.named(slots, layers[: len(slots)], sample)
-        for point, v in zip(self.points, layers[len(slots) :], strict=True):
+        for point, v in zip(self.points, layers[len(slots) :], strict=False):
             assert isinstance(v, Tensor)
             values[point.name] = v[0, min(sample, v.shape[1] - 1)]
-        return writing.written(into or copy.deepcopy(self._source), writing.restored(values, self._rewritten))
+        return writing.restored(values, self._rewritten)
 
     def values(self, tensors: nn.Module | Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Return what `layers` have for one sample, as functions of the parameters and buffers of a like module."""
@@ -166,6 +171,14 @@ class Net(Passes, Network):
         """
         return self._forward(layers, x, samples, train=True, seed=seed)
 
+    def traced(self, layers: Layers, x: Tensor, seed: int = 0) -> Pass:
+        """Run one sample of one replica as `train_forward` does, differentiable with respect to all `layers`."""
+        return self._run(layers, x, None, taps=True, train=True, seed=seed)
+
+    def calls(self, traced: Pass) -> Calls:
+        """Return the calls of the layers with a distribution in a pass."""
+        return Calls(self._slots, traced.calls)
+
     def output(self, layers: Layers, x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
         """Return only the output, differentiable with respect to all tensors in `layers` that require gradients."""
         return self._run(layers, x, samples).out
@@ -186,9 +199,8 @@ class Net(Passes, Network):
                 points = [v.detach().requires_grad_() for v in layers[len(self._slots) :] if isinstance(v, Tensor)]
                 layers = [*layers[: len(self._slots)], *points]
             done = self._run(layers, x, samples, taps=True, train=train, seed=seed)
-        slots, calls = self._slots[-last:], done.calls[-last:]
-        wanted = [*(tap for uses in calls for call in uses for tap in call.taps), *points]
-        makers: list[list[Callable[[Tensor], Taps]]] = []
+        calls = Calls(self._slots[-last:], done.calls[-last:])
+        wanted = [*calls.taps, *points]
 
         # With one output, all gradients of an example are multiples of the output's: one backward pass is enough.
         one: list[Tensor] = []
@@ -199,23 +211,11 @@ class Net(Passes, Network):
             return [torch.zeros_like(w) if g is None else g for g, w in zip(grads, wanted, strict=True)]
 
         def pullback(dout: Tensor) -> LayerTaps:
-            if not makers:
-                makers.extend(
-                    [slot.taps_of(use.inputs.detach().to(dout), use.lead) for use in uses]
-                    for slot, uses in zip(slots, calls, strict=True)
-                )
             if single and not one:
                 one.extend(gradients(torch.ones_like(done.out)))
             grads = iter(one if single else gradients(dout))
-            each, found = dout.unsqueeze(-1) if single else None, list[Taps]()
-            for slot, uses, makes in zip(slots, calls, makers, strict=True):
-                parts = []
-                for use, make in zip(uses, makes, strict=True):
-                    g = torch.cat([next(grads) for _ in use.taps]) if len(use.taps) > 1 else next(grads)
-                    g = slot.positions(g.to(dout), (*dout.shape[:2], use.lead[2]))
-                    parts.append((make(g if each is None else g * by_row(each, use.per)), use.per))
-                found.append(parts[0][0] if len(parts) == 1 and parts[0][1] == 1 else joined(parts))
-            taps, left = LayerTaps(found), list(grads)
+            taps = calls.pulled(grads, dout, dout.unsqueeze(-1) if single else None)
+            left = list(grads)
             of_norms = zip(done.statistics, left, strict=False)
             taps.norms = tuple(NormTaps(statistics, g[:, :, :2]) for statistics, g in of_norms)
             taps.points = tuple(left[len(done.statistics) :])

@@ -50,6 +50,7 @@ class Pass(NamedTuple):
     out: Float[Tensor, "R S B O"]
     calls: list[list[Use]]  # by layer
     statistics: tuple[Tensor, ...]  # mean and variance of each batch-norm layer's inputs
+    returned: Any = None  # what the module returns
 
 
 class Passes:
@@ -126,23 +127,23 @@ class Passes:
             calls = [[Use(c.inputs, [c.tap], c.lead, c.per) for c in slot.made()] for slot in self._slots if mode.taps]
             return calls, tuple(torch.stack(slot.made()).mean(0) for slot in self._norms if mode.train)
 
-        out, (calls, statistics) = self._called(layers, x, mode, read)
+        returned, out, (calls, statistics) = self._called(layers, x, mode, read)
         count = math.prod(mode.lead)
         if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != count:
             result = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}; choose by output="
             raise InputError(f"the network must map {count} examples to one tensor [{count}, outputs]; got {result}")
         out = (out.to(x.dtype) if self.amp and x.is_floating_point() else out).unflatten(0, mode.lead)
-        return Pass(out, calls, statistics)
+        return Pass(out, calls, statistics, returned)
 
-    def _called(self, layers: Layers, x: Tensor, mode: Mode, read: Callable[[], Any]) -> tuple[Any, Any]:
-        """Call the module; return its output, and the result of `read`, which is called before the slots forget."""
+    def _called(self, layers: Layers, x: Tensor, mode: Mode, read: Callable[[], Any]) -> tuple[Any, Any, Any]:
+        """Call the module; return its value, the output in it, and `read()`, called before the slots forget."""
         folded = self._begun(layers, x, mode)
         own = {name: t[0, 0] for name, t in zip(self._own, self._own_values(layers), strict=True)}
         try:
             args, kwargs = self.inputs.unpacked(folded)
             with torch.autocast(x.device.type, torch.bfloat16) if self.amp else nullcontext():
                 out = functional_call(self._module, own, args, kwargs) if own else self._module(*args, **kwargs)
-            return chosen_output(out, self._output), read()
+            return out, chosen_output(out, self._output), read()
         except InputError:
             raise
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # from user code
@@ -225,7 +226,7 @@ class Passes:
         """Return the shapes of the inputs of every slot, by call."""
         mode = Mode((1, 1, x.shape[1]), early=True, probe=True)
         with torch.no_grad():
-            return self._called(self._neutral(x, 1, dtype), x, mode, lambda: [slot.calls for slot in self._every])[1]
+            return self._called(self._neutral(x, 1, dtype), x, mode, lambda: [slot.calls for slot in self._every])[2]
 
     def check(self, x: Tensor, dtype: torch.dtype = torch.float32) -> None:
         """Raise InputError if forward() mixes examples, is random, skips layers or fails on one example.

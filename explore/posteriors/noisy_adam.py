@@ -60,7 +60,7 @@ class NoisyAdam(natural.NaturalPosterior):
         shared = state.common
         step = int(shared.step) + 1
         lr, schedule, correction = numbers(self.turn(step, progress))
-        weights, forward = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
+        weights, forward = self.noisy_pass(state, batch, progress, rng)
         fisher = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
 
         gamma = self.gamma(shared)

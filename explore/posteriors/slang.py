@@ -71,7 +71,7 @@ class SLANG(natural.NaturalPosterior):
         schedule = float(self.schedule(progress)) * steps.power_decay(step, self.decay)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
-        _, forward = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
+        _, forward = self.noisy_pass(state, batch, progress, rng)
 
         prior = tuple(1 / eta for eta in self.variances(state))
         old = state.precision

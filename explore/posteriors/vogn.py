@@ -90,7 +90,7 @@ class VOGN(natural.NaturalPosterior):
         decay = each_layer(self.gamma(shared, self._weight(tempering)), len(state.mean))
 
         batch = Batch(batch.x[:, :used], batch.y[:, :used])
-        _, forward = self.noisy_pass(state, batch, self.is_noisy(progress) and step > 1, rng, self.sub_batches)
+        _, forward = self.noisy_pass(state, batch, progress, rng, self.sub_batches)
         if self.fisher == "empirical":
             ascent, new = gradient_moments(forward.taps)
         else:
@@ -105,6 +105,9 @@ class VOGN(natural.NaturalPosterior):
 
         new_state = VOGNState(shared, mean, average, squares, tempering)
         return steps.end_update(self, forward, new_state, state, self._weight(tempering))
+
+    def is_noisy(self, state: VOGNState, progress: float) -> bool:
+        return super().is_noisy(state, progress) and int(state.common.step) > 0
 
     def turn(self, step: int, progress: float) -> Turn:
         power = steps.power_decay(step, self.decay)

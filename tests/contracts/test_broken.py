@@ -107,7 +107,7 @@ class RoughHessian(NoisyAdam):
     sign: ClassVar[float] = 1.0  # of the Hessian
 
     def update(self, state, batch, rng, progress=0.0):
-        weights, seen = replace(self, samples=1).noisy_pass(state, batch, True, rng)
+        weights, seen = replace(self, samples=1).noisy_pass(state, batch, 1.0, rng)
         gamma: Any = self.gamma(state.common)
         values = []
         for mu, m, h, w, taps in zip(state.mean, state.momentum, state.squares, weights, seen.taps, strict=True):

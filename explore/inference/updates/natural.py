@@ -23,6 +23,7 @@ from explore.inference.gaussian import Density, GaussianPosterior, drawn
 from explore.inference.structures.base import Dampings, Factor, Statistics, Structure, dot, each_layer, mean_outer
 from explore.inference.updates import steps
 from explore.inference.updates.steps import Fisher, Pass, Schedule
+from explore.nets.protocols import Noise
 
 
 def mean_gradient(taps: tuple[Taps, ...]) -> Means:
@@ -67,19 +68,23 @@ class NaturalPosterior(GaussianPosterior):
         """Return the Gaussian from which updates draw weights; it may be narrower than `gaussian`."""
         return self.gaussian(state)
 
-    def is_noisy(self, progress: float) -> bool:
+    def is_noisy(self, state: State, progress: float) -> bool:
         """Return whether gradients are taken at weight samples, not at the mean, at this progress of training."""
         return self.weight_noise and progress >= self.warm_start
 
-    def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Return weights W and the training pass at W: the mean or, if `noisy`, samples of q for each of `parts`."""
-        parts *= parallel.world().held
-        if noisy:
+    def noisy_weights(self, state: State, progress: float, rng: Rng, parts: int = 1) -> tuple[Weights, Noise]:
+        """Return the weights of a training pass, the mean or samples of q for each of `parts`, and noise parameters."""
+        if self.is_noisy(state, progress):
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)
             weights, samples = drawn(self.training_density(state), parts * self.samples, stream), self.samples
         else:
             weights, samples = tuple(m.unsqueeze(1) for m in self.training_density(state)[0]), 1
-        noise = self.likelihood.sample_noise(state.common.noise, samples, rng)
+        return weights, self.likelihood.sample_noise(state.common.noise, samples, rng)
+
+    def noisy_pass(self, state: State, batch: Batch, progress: float, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
+        """Return the `noisy_weights` W of this progress of training, and the training pass at W."""
+        parts *= parallel.world().held
+        weights, noise = self.noisy_weights(state, progress, rng, parts)
         forward = partial(steps.forward_in_parts, self.net, parts=parts, seed=int(state.common.step))
         return weights, steps.train_pass(self, state, weights, noise, batch, forward)
 
@@ -145,7 +150,7 @@ class NaturalGradient(NaturalPosterior):
     def update(self, state: NaturalState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[NaturalState, Info]:
         lr, schedule = numbers(self.turn(int(state.common.step) + 1, progress))
         gamma = self.gamma(state.common)
-        weights, forward = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
+        weights, forward = self.noisy_pass(state, batch, progress, rng)
         statistics, sampling, step_factor, ok = self._curvature(state, forward, schedule, progress, rng)
 
         gradient = mean_gradient(forward.taps)
@@ -155,7 +160,7 @@ class NaturalGradient(NaturalPosterior):
         average, corrected = steps.momentum(state.momentum, regularised, self.momentum, correction)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
         trust = self.trust_region
-        if trust is not None and self.is_noisy(progress):
+        if trust is not None and self.is_noisy(state, progress):
             trust = self.noisy_trust * trust
         limit = steps.step_limit(self.kl_clip, trust, self.kl_weight / float(state.common.n_data))
         direction = steps.clipped(direction, corrected, self.lr, limit)

@@ -1,0 +1,110 @@
+"""The taps of all layers of a network, from the gradients of their pre-activations."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from explore.core.shapes import LayerTaps, Taps
+from explore.nets.passes import Use
+from explore.nets.slots import base
+from explore.nets.slots.base import WeightSlot, by_row
+
+
+class Calls:
+    """The calls of layers in a pass."""
+
+    def __init__(self, slots: Sequence[WeightSlot], calls: Sequence[list[Use]]):
+        self._slots, self._calls = slots, calls
+        self.taps = [tap for uses in calls for use in uses for tap in use.taps]  # the pre-activations
+        self._makers: list[list[Callable[[Tensor], Taps]]] = []
+
+    def pulled(self, grads: Iterator[Tensor], dout: Tensor, each: Tensor | None = None) -> LayerTaps:
+        """Return the taps of the layers, given the gradients of `taps` in their order.
+
+        `dout` has the shape of the output's gradient, [R, S, B, O], and its type; `each` multiplies the gradients of
+        examples, [R, S, B, 1, 1].
+        """
+        if not self._makers:
+            self._makers = [
+                [slot.taps_of(use.inputs.detach().to(dout), use.lead) for use in uses]
+                for slot, uses in zip(self._slots, self._calls, strict=True)
+            ]
+        found = []
+        for slot, uses, makes in zip(self._slots, self._calls, self._makers, strict=True):
+            parts = []
+            for use, make in zip(uses, makes, strict=True):
+                g = torch.cat([next(grads) for _ in use.taps]) if len(use.taps) > 1 else next(grads)
+                g = slot.positions(g.to(dout), (*dout.shape[:2], use.lead[2]))
+                parts.append((make(g if each is None else g * by_row(each, use.per)), use.per))
+            found.append(parts[0][0] if len(parts) == 1 and parts[0][1] == 1 else base.joined(parts))
+        return LayerTaps(found)
+
+
+def _beside(parts: Sequence[Taps], axis: int) -> Taps:
+    """Return the taps of one layer in several passes as those of one, for other samples (axis 1) or examples (2)."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [taps.grads.shape[2] for taps in parts]
+    starts = [sum(sizes[:i]) for i in range(len(parts))]
+
+    def inputs(examples: slice) -> Tensor:
+        if axis == 1:
+            return torch.cat([taps.part(examples).inputs for taps in parts], 1)
+        first, last, _ = examples.indices(sum(sizes))
+        within = [
+            slice(min(max(first - s, 0), n), min(max(last - s, 0), n)) for s, n in zip(starts, sizes, strict=True)
+        ]
+        each = [taps.part(w).inputs for taps, w in zip(parts, within, strict=True) if w.stop > w.start]
+        return torch.cat(each, 2)
+
+    return Taps(inputs, torch.cat([taps.grads for taps in parts], axis))
+
+
+def joined(passes: Sequence[LayerTaps], samples: int) -> LayerTaps:
+    """Return the taps of passes, of all samples for the first examples, then for others, as those of one pass."""
+    parts = [passes[i : i + samples] for i in range(0, len(passes), samples)]
+    layers = range(len(passes[0]))
+    return LayerTaps([_beside([_beside([taps[j] for taps in part], 1) for part in parts], 2) for j in layers])
+
+
+class Record:
+    """One forward pass at a weight sample, and what the backward pass tells of it."""
+
+    def __init__(self, net: Any, layers: tuple[Tensor, ...], x: Tensor, sample: int, seed: int):
+        done = net.traced(layers, x, seed)
+        self.returned, self.out = done.returned, done.out.detach()
+        self.statistics = tuple(s.detach() for s in done.statistics)
+        self.calls, self.sample, self.y = net.calls(done), sample, cast(Tensor | None, None)
+        self.heard = False  # whether a backward pass came
+        self.grads: list[Tensor | None] = [None] * len(self.calls.taps)
+        self.fisher: list[LayerTaps] = []  # of the gradients of drawn targets
+        self._graph: Tensor | None = done.out
+
+    def listen(self, factor: Any) -> None:
+        """Keep the gradients of the backward pass to come, times `factor()`."""
+        self._graph = None
+        for i, tap in enumerate(self.calls.taps):
+            tap.register_hook(partial(self._heard, i, factor))
+
+    def _heard(self, i: int, factor: Any, grad: Tensor) -> None:
+        self.heard = True
+        grad, before = grad.detach() * factor(), self.grads[i]
+        self.grads[i] = grad if before is None else before + grad
+
+    def pullback(self, dout: Tensor) -> LayerTaps:
+        """Return the taps of other gradients of the output, and keep them."""
+        assert self._graph is not None
+        grads = torch.autograd.grad(self._graph, self.calls.taps, dout, retain_graph=True, allow_unused=True)
+        self.fisher.append(self._taps(grads, dout))
+        return self.fisher[-1]
+
+    def taps(self, factor: float) -> LayerTaps:
+        """Return the taps of the backward pass, whose gradients are multiplied by `factor`."""
+        return self._taps([g if g is None else factor * g for g in self.grads], self.out)
+
+    def _taps(self, grads: Iterable[Tensor | None], dout: Tensor) -> LayerTaps:
+        every = zip(grads, self.calls.taps, strict=True)
+        return self.calls.pulled(iter([torch.zeros_like(tap) if g is None else g for g, tap in every]), dout)

@@ -41,6 +41,12 @@ def within(world: World) -> AbstractContextManager[Any]:
     return executing(world=world)
 
 
+def within_group() -> AbstractContextManager[Any]:
+    """Use the processes of torch's default group within the block, if there is such a group."""
+    exists = dist.is_available() and dist.is_initialized()
+    return within(World(dist.get_world_size(), dist.get_rank()) if exists else world())
+
+
 @contextmanager
 def joined() -> Iterator[World]:
     """Set up the process group of a `torchrun` job for the block; without torchrun, do nothing.

@@ -23,12 +23,10 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from explore import registry
 from explore.core import tree
-from explore.core.context import World
 from explore.core.errors import Failure, InputError, one_of
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, LayerTaps, NormTaps, State
@@ -98,7 +96,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         first = next(model.parameters())
         self._model, self._net, self._steps, self._scaler, self._mean = model, net, steps, scaler, reduction == "mean"
         rng = Rng(seed, first.device, first.dtype)
-        with parallel.within(_world()):
+        with parallel.within_group():
             self.posterior_state = self.posterior.init(n_data, 1, rng.stream("init"))
         self._stream = rng.stream("fit")
         names = net.tensors(self.posterior.at_mean(self.posterior_state)[: len(net.shapes)])
@@ -138,7 +136,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
             raise InputError("the module got inputs by position and by name; pass all in one way")
         state, step = self.posterior_state, int(self.posterior_state.common.step)
         if self._drawn is None:
-            with parallel.within(_world()):
+            with parallel.within_group():
                 weights, noise = self.posterior.noisy_weights(state, self._progress, self._stream)
             means = [m.unsqueeze(1) for m in self.posterior.gaussian(state)[0]]
             apart = tuple(w - m for w, m in zip(weights, means, strict=True))
@@ -157,13 +155,13 @@ class PosteriorOptimizer(torch.optim.Optimizer):
 
     def _draw_targets(self, record: Record, noise: Any, step: int, i: int) -> None:
         """Run the backward passes of targets drawn from the model, for the Fisher matrix."""
-        if getattr(self.posterior, "fisher", "empirical") == "empirical":
+        due = not (step + 1) % getattr(self.posterior, "statistics_interval", 1)
+        if getattr(self.posterior, "fisher", "empirical") == "empirical" or not due:
             return
-        norms: Any = [None] * len(self._net.norms)
-        seen = LayerTaps()
-        seen.norms = tuple(norms)
+        seen: Any = LayerTaps()
+        seen.norms = (None,) * len(self._net.norms)
         done: Any = steps.Pass(noise, record.out, None, None, seen, record.pullback)  # type: ignore[arg-type]
-        with parallel.within(_world()):
+        with parallel.within_group():
             rng = parallel.apart(self._stream, step + 1, 2) if i == 0 else self._stream.shard(step, i)
             steps.fisher_taps(self.posterior.fisher, self.posterior.likelihood, done, rng)
 
@@ -195,7 +193,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         posterior = self.posterior.with_settings(lr=lr, points_lr=points_lr, batch_norm_lr=points_lr)
         object.__setattr__(posterior, "noisy_pass", lambda *_: (weights, seen))
         self._stream.generator.set_state(self._after)
-        with parallel.within(_world()):
+        with parallel.within_group():
             new, _ = posterior.update(old, Batch(seen.out[:, 0], seen.y[:, 0]), self._stream, self._progress)
         if not bool(new.common.alive.all()):
             raise Failure("the step gave numbers that are not finite. Lower the learning rate (lr)")
@@ -290,6 +288,11 @@ class PosteriorOptimizer(torch.optim.Optimizer):
     def _progress(self) -> float:
         return min(1.0, int(self.posterior_state.common.step) / self._steps) if self._steps else 0.0
 
+    def sample_modules(self, n: int) -> list[nn.Module]:
+        """Return n modules with weights drawn from the posterior; repeated calls return the same ones."""
+        drawn = self.posterior.sample_modules(self.posterior_state, n, self._stream.stream("test"))
+        return [module.train(self._model.training) for module in drawn]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the groups, the posterior's state and the random state, from which training resumes exactly."""
         saved = {"state": tree.save(self.posterior_state), "random": self._stream.generator.get_state()}
@@ -321,13 +324,6 @@ def _recording(kind: type[nn.Module]) -> type[nn.Module]:
 def _of(values: Any, sample: int) -> Any:
     """Return a sample of tensors [1, S, ...], or what all samples share, with the axis of samples."""
     return tree.map_tensors(lambda t: t[:, sample : sample + 1] if t.shape[1] > 1 else t, values)
-
-
-def _world() -> World:
-    """Return the processes of torch's default group, if there is one."""
-    if dist.is_available() and dist.is_initialized():
-        return World(dist.get_world_size(), dist.get_rank())
-    return parallel.world()
 
 
 class VOGN(PosteriorOptimizer, name="vogn"):

@@ -5,12 +5,16 @@ import warnings
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from explore import registry
 from explore.core import tree
 from explore.core.rng import Rng
+from explore.core.shapes import Batch
 from explore.execution import parallel
+from explore.learning import optim
 from explore.learning.fit import fit
 from explore.learning.learner import ActiveLearner
 from explore.nets.likelihoods import Categorical, Gaussian, Likelihood
@@ -100,12 +104,44 @@ def chosen() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return found
 
 
+def optimised() -> dict[str, dict[str, torch.Tensor]]:
+    """The states of optimisers after three steps, each process with half of the batch and the module within DDP."""
+    found, world = {}, parallel.world()
+    for kind in (optim.VOGN, optim.NoisyAdam, optim.NoisyKFAC, optim.NoisyEKFAC, optim.SLANG):
+        rng = Rng(5, dtype=torch.float64)
+        x, y = rng.normal(8, 3), (3 * rng.uniform(8)).long()
+        module = nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 3)).double()
+        for p in module.parameters():
+            p.data = rng.normal(*p.shape)
+        net = Net(module, trained=True)
+        exact: Any = {} if kind in (optim.VOGN, optim.SLANG) else {"fisher": "exact"}  # without drawn targets
+        optimizer = kind(module, "categorical", 100, lr=0.01, samples=2, **exact)
+        if world.processes == 1:
+            posterior, rng = optimizer.posterior.with_settings(net=net), Rng(0, dtype=torch.float64)
+            state, stream = posterior.init(100, 1, rng.stream("init")), rng.stream("fit")
+            for _ in range(3):
+                state, _ = posterior.update(state, Batch(x[None], y[None]), stream)
+        else:
+            model, part = DistributedDataParallel(module), parallel.local_part(slice(0, 8))
+            for _ in range(3):
+                optimizer.zero_grad()
+                for _ in range(2):
+                    with optimizer.sampled():
+                        loss = F.cross_entropy(model(x[part]), y[part])
+                    loss.backward()
+                optimizer.step()
+            state = optimizer.posterior_state
+        found[optimizer.name] = dict(tree.leaves(state))
+    return found
+
+
 def work(rank: int, port: int, folder: str) -> None:
-    """Be one of two processes, and save the results of both functions."""
+    """Be one of two processes, and save the results of the functions."""
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }  # fmt: skip
     with parallel.joined() as world:
-        torch.save({"every": every(), "chosen": chosen()}, f"{folder}/{world.rank}.pt")
+        results = {"every": every(), "chosen": chosen(), "optimised": optimised()}
+        torch.save(results, f"{folder}/{world.rank}.pt")

@@ -253,3 +253,36 @@ def test_an_error_within_the_block_leaves_the_module_as_it_was():
     with pytest.raises(ZeroDivisionError), optimizer.sampled():
         raise ZeroDivisionError
     assert torch.equal(model(x), expected)
+
+
+class Two(nn.Module):
+    """A module of two inputs and a number that all examples share."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 3), nn.Linear(2, 3)
+
+    def forward(self, a, b, scale=1.0, count=None):
+        return {"logits": scale * self.one(a) + self.two(b) * (1 if count is None else count / count)}
+
+
+def test_inputs_by_position_and_by_name_and_what_examples_share():
+    _, x, y = plain()
+    states = []
+    for args, more in (
+        ((x[:, :2], x[:, 2:]), {}),
+        ((x[:, :2],), {"b": x[:, 2:], "scale": 1.0, "count": torch.tensor(12.0)}),
+    ):
+        with torch.random.fork_rng():
+            torch.default_generator.manual_seed(0)
+            model = Two().double()
+        optimizer = optim.VOGN(model, "categorical", 100, output="logits", **LR)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with optimizer.sampled():
+                loss = F.cross_entropy(model(*args, **more)["logits"], y)
+            loss.backward()
+            optimizer.step()
+        states.append(optimizer.posterior_state)
+        assert len(optimizer.sample_modules(3)) == 3
+    close(*states)

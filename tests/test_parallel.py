@@ -36,11 +36,12 @@ def pair(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-def test_two_processes_have_the_parameters_of_one(pair):
-    """After 8 steps, of every posterior that learns from batches, and both the same bits."""
-    first, second = (results["every"] for results in pair)
+@pytest.mark.parametrize("part", ["every", "optimised"])
+def test_two_processes_have_the_parameters_of_one(pair, part):
+    """After some steps, of every posterior that learns from batches and of optimisers, and both the same bits."""
+    first, second = (results[part] for results in pair)
     with parallel.within(World(2, 0, 2)):
-        reference = worker.every()
+        reference = getattr(worker, part)()
     assert first.keys() == second.keys() == reference.keys()
     for name, state in reference.items():
         assert first[name].keys() == state.keys()

@@ -16,6 +16,7 @@ step is `update` of the posterior with these gradients.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -70,8 +71,8 @@ class PosteriorOptimizer(torch.optim.Optimizer):
 
     name: ClassVar[str]  # of the posterior
 
-    def __init_subclass__(cls, name: str) -> None:
-        cls.name = name
+    def __init_subclass__(cls, name: str | None = None) -> None:
+        cls.name = name or cls.name
 
     def __init__(
         self, model: nn.Module, likelihood: Any, n_data: float, *, reduction: str = "mean", samples: int = 1,
@@ -133,7 +134,8 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         if not torch.is_grad_enabled():
             raise InputError("a pass at sampled weights needs gradients; predict outside of sampled()")
         if args and kwargs:
-            raise InputError("the module got inputs by position and by name; pass all in one way")
+            names = [name for name in inspect.signature(type(self._model).forward).parameters if name != "self"]
+            args, kwargs = (), dict(zip(names, args, strict=False)) | kwargs
         state, step = self.posterior_state, int(self.posterior_state.common.step)
         if self._drawn is None:
             with parallel.within_group():
@@ -145,7 +147,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         s = i % self.posterior.samples
         values = [v[None, None] for v in self._net.values(self._model)]
         layers = (*(v + _of(d, s) for v, d in zip(values, apart, strict=False)), *values[len(apart) :])
-        batch = kwargs or (args[0] if len(args) == 1 else args)
+        batch: Any = self._net.inputs.examples(kwargs) if kwargs else args[0] if len(args) == 1 else args
         record = Record(self._net, layers, self._net.packed(batch).unsqueeze(0), s, step + (i << 32))
         self._draw_targets(record, _of(noise, s), step, i)
         scaler = self._scaler

@@ -29,6 +29,7 @@ class Inputs:
 
     def __init__(self) -> None:
         self._forms: dict[int, tuple[Part, ...]] = {}  # by the number of numbers of an example
+        self._rest: dict[str, Any] = {}  # keywords that are the same for all examples
         self.whole = False  # whether any input must be whole numbers, which are not to be standardised
 
     def packed(self, batch: Any) -> Tensor:
@@ -54,17 +55,24 @@ class Inputs:
             raise InputError(f"two batches have {width} numbers per example, but other shapes; pad to one length")
         return _rows([value for _, value in items])
 
+    def examples(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keywords with a value for each example, and give all others to the module as they are."""
+        sizes = [len(value) for value in keywords.values() if isinstance(value, Tensor) and value.dim()]
+        each = {k: v for k, v in keywords.items() if isinstance(v, Tensor) and v.dim() and len(v) == sizes[0]}
+        self._rest = {key: value for key, value in keywords.items() if key not in each}
+        return each
+
     def unpacked(self, rows: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the module for inputs as `packed` returns them."""
         if not self._forms:
-            return (rows.long() if self.whole else rows,), {}
+            return (rows.long() if self.whole else rows,), self._rest
         if rows.dim() != 2 or rows.shape[1] not in self._forms:
             raise InputError(f"inputs have shape {list(rows.shape[1:])}; pass batches through `packed` of the network")
         parts = self._forms[rows.shape[1]]
         values = rows.split([math.prod(part.shape) for part in parts], 1)
         named = {part.key: _typed(v, part, rows.dtype) for part, v in zip(parts, values, strict=True)}
         args = tuple(value for key, value in named.items() if isinstance(key, int))
-        return args, {key: value for key, value in named.items() if isinstance(key, str)}
+        return args, {key: value for key, value in named.items() if isinstance(key, str)} | self._rest
 
 
 def _rows(values: list[Tensor]) -> Tensor:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from explore.learning.around import refined as refined
     from explore.learning.estimators import BayesianClassifier as BayesianClassifier
     from explore.learning.estimators import BayesianRegressor as BayesianRegressor
+    from explore.learning.items import features as features
     from explore.learning.learner import ActiveLearner as ActiveLearner
     from explore.learning.learner import active_loop as active_loop
     from explore.learning.loaded import load_run as load_run
@@ -45,6 +46,7 @@ moved.install()
 
 _MODULES = {
     "learning.around": "laplace refined",
+    "learning.items": "features",
     "learning.learner": "ActiveLearner active_loop",
     "learning.loaded": "load_run",
     "learning.estimators": "BayesianClassifier BayesianRegressor",

@@ -51,12 +51,29 @@ class Problem(NamedTuple):
     examples: int  # an epoch
 
 
+class ViT(nn.Module):
+    """ViT-tiny of Touvron et al. (2021) for images of 224 pixels: 12 blocks of width 192, with 3 heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 192, 16, 16), nn.Linear(192, 1000)
+        self.token, self.places = nn.Parameter(torch.zeros(1, 1, 192)), nn.Parameter(torch.zeros(1, 197, 192))
+        block = partial(nn.TransformerEncoderLayer, 192, 3, 768, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.blocks, self.norm = nn.Sequential(*(block() for _ in range(12))), nn.LayerNorm(192)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.patches(x).flatten(2).mT
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.places
+        return self.head(self.norm(self.blocks(tokens)[:, 0]))
+
+
 PROBLEMS = {
     "13-50-1": Problem(lambda: mlp(13, [50], 1), (13,), Gaussian(), 20, 10, 10, 455),
     "LeNet-5": Problem(lenet5, (3, 32, 32), Categorical(), 1, 128, 10, 50_000),
     "ResNet-18": Problem(resnet18, (3, 32, 32), Categorical(), 1, 128, 2, 50_000),
+    "ViT-tiny": Problem(ViT, (3, 224, 224), Categorical(), 1, 32, 2, 50_000),
 }
-"""20 replicas of a net for a table, and images in batches of 128."""
+"""20 replicas of a net for a table, and images in batches of 128 or 32."""
 
 ONE, PLAIN, POWER, PAPER = {"samples": 1}, {"preset": "plain"}, {"preset": "power"}, {"preset": "paper-image"}
 IMAGES: dict[str, dict[str, Any]] = {
@@ -72,7 +89,8 @@ TABLE: dict[str, dict[str, Any]] = (
     )
     | {"last-layer": PLAIN}
 )
-POSTERIORS = {"13-50-1": TABLE, "LeNet-5": IMAGES, "ResNet-18": IMAGES}
+TOKENS: dict[str, dict[str, Any]] = {"noisy-kfac": PAPER, "noisy-ekfac": PAPER, "vogn": PAPER | ONE, "map": {}}
+POSTERIORS = {"13-50-1": TABLE, "LeNet-5": IMAGES, "ResNet-18": IMAGES, "ViT-tiny": TOKENS}
 
 
 def counts(name: str, posterior: str) -> Iterator[tuple[str, Cost]]:
@@ -80,8 +98,8 @@ def counts(name: str, posterior: str) -> Iterator[tuple[str, Cost]]:
     problem = PROBLEMS[name]
     net = Net(problem.module())
     host = Rng(0)
-    norms = net.unit_norms(1, host)
-    net.output((*net.glorot(1, host, 1), *norms), host.normal(1, 2, *problem.input))  # what is looked at once for all
+    layers = (*net.glorot(1, host, 1), *net.unit_norms(1, host), *net.initial_points(1, host))
+    net.output(layers, host.normal(1, 2, *problem.input))  # what is looked at once for all
     made = registry.posterior(posterior, net, problem.likelihood, **POSTERIORS[name][posterior])
     rng = Rng(0, "meta")
     state = made.init(500, problem.replicas, rng)

@@ -91,7 +91,7 @@ class ActiveLearner:
                 f"targets has no effect with {', '.join(arms)}. Leave it out, or add a rule such as variance-reduction"
             )
         self.x, self.replicas = self._pool.x, self._pool.replicas
-        self._targets = None if targets is None else RawInputs(targets, self.rng)
+        self._targets = None if targets is None else RawInputs(targets, self.rng, posterior.net.inputs.packed)
         if self._targets is not None:
             self._targets.check_shape(tuple(self.x.shape[1:]), "the pool")
         self._cost = None if cost is None else self._prices(cost)

@@ -234,7 +234,7 @@ class FittedModel:
 
     def _standardised(self, x: Any) -> StandardisedInputs:
         """Return inputs that are standardised when indexed. Images scaled by channel must be integers, 0 to 255."""
-        inputs = RawInputs(x, self.rng)
+        inputs = RawInputs(x, self.rng, self.posterior.net.inputs.packed)
         inputs.check_shape(self.shape, "the training inputs")
         values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as the commands scale images, which are bytes
         checked = by_channel and values.dtype != torch.uint8

@@ -49,10 +49,10 @@ class Pool:
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
             raise InputError("a pretrained network (trained=True) expects raw data. Pass standardise='none'")
+        self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
+        self._raw = RawInputs(x, rng, posterior.net.inputs.packed)
         if posterior.net.inputs.whole and standardise != "none":
             raise InputError("a network that looks up whole numbers expects raw data. Pass standardise='none'")
-        self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
-        self._raw = RawInputs(x, rng)
         self.x = self._raw.x
         if self.x.dtype == torch.uint8 and self.x.dim() > 2 and standardise in ("labelled", "pool"):
             raise InputError("uint8 images are not standardised. Scale channels yourself, or pass standardise='none'")

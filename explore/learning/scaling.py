@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from explore.core.errors import UNITS, InputError, extreme, shown
 from explore.core.rng import Rng
+from explore.learning.items import Items
 
 ROWS = 2**14  # rows checked at a time
 
@@ -143,11 +144,18 @@ UNSCALED = Standardiser(torch.zeros(()), torch.ones(()))  # leaves values unchan
 
 
 class RawInputs:
-    """Finite inputs [P, ...] in original units. Memory maps stay on disk. Feature vectors are returned as float64."""
+    """Finite inputs [P, ...] in original units. Memory maps stay on disk. Feature vectors are returned as float64.
 
-    def __init__(self, x: Any, rng: Rng):
-        values = numbers(x, "input")
-        self.x = values if isinstance(x, np.memmap) else values.to(rng.device)
+    A Dataset is read item by item. A function `packed` (see `Net`) makes a tensor of its batches, and of a dict.
+    """
+
+    def __init__(self, x: Any, rng: Rng, packed: Callable[[Any], Tensor] | None = None):
+        if packed is not None and isinstance(x, Dataset | Mapping):
+            x = Items(x, packed) if isinstance(x, Dataset) else packed({k: torch.as_tensor(v) for k, v in x.items()})
+        values: Any = x if isinstance(x, Items) else numbers(x, "input")
+        if isinstance(x, Items) and not all(part.isfinite().all() for part in x.split(ROWS)):
+            raise InputError("an input is not a finite number")
+        self.x = values if isinstance(x, np.memmap | Items) else values.to(rng.device)
         self.shape = self.x.shape
         self._device, self._dtype = rng.device, torch.float64 if values.dim() == 2 else rng.dtype
 

@@ -1,14 +1,15 @@
 """Conversion of observations and actions to vectors, the inputs of a dynamics model."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from explore import registry
 from explore.core.errors import InputError, listed, one_of, raised, shown
@@ -28,12 +29,14 @@ class Vectors:
 
     Numbers are unchanged; Discrete and MultiDiscrete become one-hot; the parts of Dict and Tuple are concatenated, as
     in `gymnasium.spaces.flatten`. Images and vectors of more than 1024 numbers need an encoder: a function from n
-    stacked elements to an array [n, D], or the function's name, "module:function".
+    stacked elements to an array [n, D], the function's name, "module:function", or a torch module for the elements as
+    tensors in single precision (pixels from 0 to 255), whose outputs are flattened.
     """
 
     def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):
         self.space, self._name = space, name
-        self._encoder: Encoder | None = registry.load(encoder, "encoder") if isinstance(encoder, str) else encoder
+        found: Any = registry.load(encoder, "encoder") if isinstance(encoder, str) else encoder
+        self._encoder: Encoder | None = _of_module(found) if isinstance(found, nn.Module) else found
         if self._encoder is not None and not callable(self._encoder):
             raise InputError(f"encoder is {shown(self._encoder)}; it must be a function, or module:function")
         if self._encoder is None:
@@ -72,6 +75,26 @@ class Vectors:
         if encoded.ndim != 2 or len(encoded) != n:
             raise InputError(f"the encoder must return shape [{n}, D], one row per element; got {list(encoded.shape)}")
         return encoded
+
+
+def _of_module(module: nn.Module) -> Encoder:
+    """Return an encoder that runs a module on its device, in evaluation mode, on numbers in single precision."""
+    tensors = [*module.parameters(), *module.buffers()]
+
+    def tensor(values: Any) -> Any:
+        if isinstance(values, Mapping):
+            return {key: tensor(value) for key, value in values.items()}
+        if isinstance(values, tuple):
+            return tuple(map(tensor, values))
+        return torch.as_tensor(np.asarray(values), device=tensors[0].device if tensors else "cpu").float()
+
+    def encode(elements: Any) -> Any:
+        module.eval()
+        with torch.no_grad():
+            out: Tensor = module(tensor(elements))
+        return out.flatten(1).numpy(force=True)
+
+    return encode
 
 
 def _check(space: spaces.Space[Any], name: str) -> None:

@@ -89,11 +89,28 @@ def test_an_encoder_takes_images():
 
 
 def test_an_encoder_may_be_a_network():
-    """Of PyTorch, whose outputs have a graph."""
+    """A module, or a function of it, whose outputs have a graph."""
     net = torch.nn.Linear(4, 2)
-    vectors = Vectors(spaces.Box(-1, 1, (4,)), "observations", lambda batch: net(torch.as_tensor(batch)))
-    found = vectors.many(np.eye(4, dtype=np.float32))
-    np.testing.assert_allclose(found, (net.weight.T + net.bias).detach().numpy(), rtol=1e-6)
+    for encoder in (net, lambda batch: net(torch.as_tensor(batch))):
+        vectors = Vectors(spaces.Box(-1, 1, (4,)), "observations", encoder)
+        found = vectors.many(np.eye(4, dtype=np.float32))
+        np.testing.assert_allclose(found, (net.weight.T + net.bias).detach().numpy(), rtol=1e-6)
+
+
+def test_a_module_encodes_images_and_dicts_in_evaluation_mode():
+    conv = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.Dropout(0.9)).train()
+    vectors = Vectors(spaces.Box(0, 255, (3, 8, 8), np.uint8), "observations", conv)
+    image = np.full((4, 3, 8, 8), 255, np.uint8)
+    expected = conv[0](torch.as_tensor(image).float()).flatten(1).detach().numpy()
+    np.testing.assert_allclose(vectors.many(image), expected, rtol=1e-5)
+
+    class Parts(torch.nn.Module):
+        def forward(self, parts):
+            return parts["a"] + parts["b"]
+
+    parts = spaces.Dict({name: spaces.Box(-1, 1, (2,)) for name in "ab"})
+    vectors = Vectors(parts, "observations", Parts())
+    assert vectors.many({"a": np.ones((3, 2)), "b": np.ones((3, 2))}).tolist() == [[2.0, 2.0]] * 3
 
 
 def test_images_as_actions_need_no_encoder_which_is_for_observations():

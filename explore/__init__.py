@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from explore.nets.likelihoods import Categorical as Categorical
     from explore.nets.likelihoods import Gaussian as Gaussian
     from explore.nets.likelihoods import Heteroscedastic as Heteroscedastic
+    from explore.nets.likelihoods import NegativeBinomial as NegativeBinomial
+    from explore.nets.likelihoods import Ordinal as Ordinal
+    from explore.nets.likelihoods import Poisson as Poisson
+    from explore.nets.likelihoods import StudentT as StudentT
     from explore.nets.net import Net as Net
     from explore.nets.net import mlp as mlp
     from explore.nets.zoo import alexnet as alexnet
@@ -55,7 +59,7 @@ _MODULES = {
     "core.errors": "Failure InputError",
     "core.rng": "Rng",
     "nets.zoo": "alexnet lenet5 resnet18 vgg16",
-    "nets.likelihoods": "Bernoulli Categorical Gaussian Heteroscedastic",
+    "nets.likelihoods": "Bernoulli Categorical Gaussian Heteroscedastic NegativeBinomial Ordinal Poisson StudentT",
     "nets.net": "Net mlp",
     "registry": "posterior",
 }

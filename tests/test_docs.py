@@ -111,7 +111,7 @@ def test_a_command_is_understood(words, tmp_path, monkeypatch):
 
 SKELETONS = {
     "explore/posteriors/online_gauss_newton.py": "online-gauss-newton",
-    "explore/nets/likelihoods/poisson.py": "poisson",
+    "explore/nets/likelihoods/exponential.py": "exponential",
     "explore/acquisitions/maximin.py": "maximin",
     "explore/acquisitions/least_confident.py": "least-confident",
     "explore/vime/bonuses/fixed_landmarks.py": "fixed-landmarks",

@@ -158,7 +158,7 @@ def without(*names):
     ("lacks", "ask"),
     [
         ("variance", lambda model: model.predict(X[:3])),
-        ("variance", lambda model: model.evaluate(X[:3], X[:3])),
+        ("cdf", lambda model: model.evaluate(X[:3], X[:3])),
         ("cdf", lambda model: model.interval(X[:3])),
         ("cdf", lambda model: model.below(X[:3], X[:3])),
         ("quantile", lambda model: model.quantiles(X[:3], [0.5])),
@@ -183,7 +183,7 @@ def test_targets_are_scaled_only_where_the_likelihood_allows_it():
         registry.posterior("map", Net(mlp(1, [4], 1)), without("scaling"))
     counts = registry.posterior("bbb", Net(mlp(1, [4], 1)), Poisson(), "small", epochs=2)
     splits = compare.split(Dataset("counts", X[:60], np.arange(60.0)[:, None], ("x",), "regression"), 2, Rng(0))
-    with pytest.raises(InputError, match="Poisson needs raw targets, but these splits are standardised."):
+    with pytest.raises(InputError, match="Poisson needs raw targets; pass scaling='none' to compare.split"):
         next(iter(compare.follow(counts, splits, Rng(0))))
     with pytest.raises(
         InputError, match="the dynamics model standardises its targets; use Gaussian instead of Poisson"

@@ -52,7 +52,8 @@ class Experiment:
         self.settings = settings
         self.dataset, self._schema = settings.table()
         self.rng = Rng(settings.seed, device)
-        self.splits = compare.split(self.dataset, settings.splits, self.rng, settings.validation)
+        scaling = registry.find("likelihoods", settings.likelihood).scaling
+        self.splits = compare.split(self.dataset, settings.splits, self.rng, settings.validation, scaling)
         self.posteriors: dict[str, Predictive] = {}
         for label, chosen in settings.posteriors.items():
             posterior = problem.posterior(settings, self.dataset, chosen.name, chosen.settings, settings.noise(label))
@@ -189,7 +190,7 @@ class Experiment:
         bands = boundary = None
         if s.figures:
             likelihood = posterior.likelihood
-            gaussian = Gaussian() if self.dataset.classes else getattr(likelihood, "exact", likelihood)
+            gaussian = Gaussian() if likelihood.scaling == "none" else getattr(likelihood, "exact", likelihood)
             draw = [joblib.delayed(toys.bands)(posterior, gaussian, s.hidden, self.rng, s.samples)]
             draw += [joblib.delayed(toys.boundary)(posterior, s.hidden, self.rng, s.samples)] * posterior.classifies
             bands, boundary = [*joblib.Parallel(n_jobs=min(s.jobs, 2))(draw), None][:2]

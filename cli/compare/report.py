@@ -177,7 +177,8 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
         for split in rows.index[~rows.alive]:
             yield f"Split {split}, {name}: the fit diverged and was stopped."
         if s.scale is not None:
-            constant = (s.test_y * s.scale.unsqueeze(1)).square().mean((1, 2)).sqrt().cpu().numpy()
+            error = (s.test_y - s.y.mean(1, keepdim=True)) * s.scale.unsqueeze(1)
+            constant = error.square().mean((1, 2)).sqrt().cpu().numpy()
             if worse := rows.index[rows.alive & (rows.rmse > WORSE * constant)].map(str).tolist():
                 yield (
                     f"{name} predicts worse than the mean of the training targets on {len(worse)} of {len(constant)} "

@@ -12,6 +12,7 @@ from explore.inference import presets
 from explore.learning import build
 from explore.learning.baselines import BOOSTING
 from explore.learning.saved import LIKELIHOOD, Candidate
+from explore.nets.protocols import is_gaussian
 from explore.runs.recorded import Values
 
 
@@ -54,6 +55,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if options["calibrate"] and common.task == "classification":
         raise InputError("--calibrate applies to regression only: it scales the predictive variance. Leave it out")
     noise = registry.find("likelihoods", common.likelihood)
+    if baselines and common.task == "regression" and not is_gaussian(noise):
+        raise InputError(f"{BOOSTING} predicts Gaussians. Leave it out with --likelihood {common.likelihood}")
     fixed = problem.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = problem.split(options["grid"], ["", "likelihood", *classes], "--grid")
     every = {key for cls in classes.values() for key in registry.settings_of(cls)}

@@ -16,7 +16,7 @@ from explore.core.shapes import Batch, State
 from explore.inference import predict
 from explore.inference.base import Predictive, Variational
 from explore.inference.predict import Inputs, Moments, Predictor, divided
-from explore.nets.protocols import Likelihood, Noise, width
+from explore.nets.protocols import Likelihood, Noise, given, width
 from explore.registry import hyphened
 
 __all__ = ["Choice", "Needs", "View", "best", "greedy"]
@@ -52,7 +52,8 @@ class View:
 
     @property
     def likelihood(self) -> Likelihood:
-        return self.posterior.likelihood
+        likelihood = self.posterior.likelihood
+        return given(likelihood, self.predictor.noise) if likelihood.discrete else likelihood
 
     @property
     def noise(self) -> Noise:

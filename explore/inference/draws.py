@@ -21,7 +21,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import State, Weights
 from explore.inference.base import Predictive
 from explore.nets.likelihoods.gaussian import Gamma
-from explore.nets.protocols import Noise, Phi, width
+from explore.nets.protocols import Noise, Phi, is_gaussian, width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class SampledPosterior(Predictive):
     @property
     def scales_unknown(self) -> bool:
         """Whether the noise has a precision that is integrated out."""
-        return getattr(self.likelihood, "noise_std", 1.0) is None
+        return is_gaussian(self.likelihood) and self.likelihood.noise_std is None
 
     def sample(self, state: State, n: int, rng: Rng) -> Weights:
         """Return n random draws without replacement, or all draws in order if there are at most n."""

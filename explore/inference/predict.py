@@ -23,7 +23,7 @@ from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.linearised import at_mean
-from explore.nets.protocols import Likelihood, Network, Noise, count_samples, find_part
+from explore.nets.protocols import Likelihood, Network, Noise, count_samples, find_part, given, is_gaussian
 
 BUDGET = 2**21  # maximum number of values in one layer of a chunk, over all R and S
 CACHE = 2**20  # the same if chunk size cannot change the order of sums: a few MiB, to fit the CPU cache
@@ -137,7 +137,7 @@ class Predictor:
 
     def moments_of(self, out: Float[Tensor, "R S b O"]) -> Moments:
         """Return the mean and variance of the predictions over the networks, from network outputs."""
-        predicted = self.likelihood.mean(out)
+        predicted = given(self.likelihood, self.noise).mean(out)
         # Bessel's correction, as the mean is estimated from the same S samples. One sample has zero variance.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
 
@@ -165,13 +165,29 @@ class Predictor:
         at_most: Tensor = find_part(self.likelihood, "cdf")(self.noise, out, y)
         return at_most.mean(1)
 
+    def central_of(self, out: Float[Tensor, "R S b O"], y: Tensor, levels: Tensor) -> Float[Tensor, "R b M K"]:
+        """Return whether real-valued labels y are in the central predictive intervals at these levels, from outputs.
+
+        Where the predictive CDF jumps, as for counts, return the part of the jump in the interval, on average the level
+        of a calibrated prediction (Czado et al. 2009). A Gaussian likelihood takes Gaussians with the same moments.
+        """
+        if is_gaussian(self.likelihood):
+            mean, variance = self.moments_of(out)
+            score = (y - mean).abs() / (variance + self._noise_of(out)).sqrt()
+            return (score.unsqueeze(-1) <= torch.special.ndtri((1 + levels) / 2)).to(out)
+        ends = (y, y - 1e-6 * (1 + y.abs()))
+        high, low = (self.below_of(out, end.unsqueeze(1)).unsqueeze(-1) for end in ends)
+        first, last = (1 - levels) / 2, (1 + levels) / 2
+        part = (high.minimum(last) - low.maximum(first)).clamp_min(0) / (high - low)
+        return torch.where(high - low > 1e-5, part, ((high >= first) & (high <= last)).to(out))
+
     def classes(self, x: Inputs) -> ClassPrediction:
         """Return class probabilities and their uncertainty at the points x [R, P, ...]."""
         return ClassPrediction(*self._all(self.classes_of, x))
 
     def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
         """Return class probabilities and uncertainty from network outputs (Houlsby et al. 2011, equation 2)."""
-        mean = self.likelihood.mean(out).mean(1)
+        mean = given(self.likelihood, self.noise).mean(out).mean(1)
         entropy = torch.special.entr(mean).sum(-1)
         each = find_part(self.likelihood, "entropy")(self.noise, out)
         return ClassPrediction(mean, entropy, (entropy - each.mean(1)).clamp_min(0))
@@ -190,8 +206,8 @@ class Predictor:
         """Return test metrics at points x [R, P, ...] with targets y, averaged over points: a dict name -> [R].
 
         Regression: `rmse` of the predictive mean over all outputs; `log_likelihood` of the mixture of networks, summed
-        over outputs; `crps` of that mixture, averaged over outputs, which takes the most time (unless `ranked` is
-        False); `coverage_95`, the share of targets in the central 95 % of a Gaussian with the predictive moments.
+        over outputs; `crps` of that mixture, averaged over outputs, which takes the most time (if `ranked`, for a
+        Gaussian likelihood); `coverage_95`, the share of targets in the central 95 %, see `central_of`.
         Classification: `error` of the averaged probabilities, and `log_likelihood`.
         Both: `epistemic`, the mean standard deviation over weight samples.
         For standardised real targets [R, P, O], set `scale` to the standard deviation of the original targets. Metrics
@@ -210,12 +226,11 @@ class Predictor:
             if self.likelihood.discrete:
                 scores["error"] = (mean.argmax(-1) != target).to(out)
             else:
-                total = (variance + self._noise_of(out)).sqrt()
                 scores["rmse"] = ((target - mean) * unit).square().mean(-1)
-                if ranked:
+                if ranked and is_gaussian(self.likelihood):
                     deviation = find_part(self.likelihood, "variance")(self.noise, out).sqrt()
                     scores["crps"] = (crps(self.likelihood.mean(out), deviation, target) * unit).mean(-1)
-                scores["coverage_95"] = ((target - mean).abs() <= 1.959964 * total).to(out).mean(-1)
+                scores["coverage_95"] = self.central_of(out, target, out.new_tensor([0.95])).mean((-2, -1))
             for name, value in scores.items():
                 sums[name] = sums.get(name, 0) + value.sum(1)
         metrics = {name: value / x.shape[1] for name, value in sums.items()}

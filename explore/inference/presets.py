@@ -40,7 +40,7 @@ def recommended(rows: int, columns: int = 0, likelihood: str = "heteroscedastic"
     """Return the recommended posterior for a table, and its settings; `rows` is the number of labelled rows."""
     numbers = likelihood in NUMBERS
     name = "gp" if numbers and rows <= FEW_LABELS else "noisy-kfac"
-    task = "regression" if numbers else "classification"
+    task = "classification" if registry.find("likelihoods", likelihood).discrete else "regression"
     return name, recommended_settings(registry.find("posteriors", name), rows, columns, task, likelihood=likelihood)
 
 

@@ -21,6 +21,7 @@ from explore.learning.scaling import examples
 from explore.nets.net import Net
 
 BATCH = 256  # examples per batch of the pass
+UPDATES = 30  # of the noise; a single one suffices for Gaussian noise
 
 
 def laplace(
@@ -124,5 +125,7 @@ def _with_noise(posterior: Any, state: State, data: Batch) -> State:
     layers = posterior.at_mean(state)
     out = torch.cat([posterior.net.output(layers, part.x) for part in _parts(data)], 2)
     at_once = replace(likelihood, rate=1.0)
-    noise = at_once.update(state.common.noise, out, data.y.unsqueeze(1), float(state.common.n_data), 1.0)
+    noise = state.common.noise
+    for _ in range(UPDATES):
+        noise = at_once.update(noise, out, data.y.unsqueeze(1), float(state.common.n_data), 1.0)
     return state._replace(common=state.common._replace(noise=noise))

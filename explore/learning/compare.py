@@ -22,11 +22,12 @@ from explore.core.shapes import State
 from explore.data.base import Dataset, uci_splits
 from explore.inference import candidates
 from explore.inference.base import Predictive
-from explore.inference.predict import Predictor
+from explore.inference.predict import CACHE, Predictor, filled
 from explore.learning.calibration import held_out_factors
 from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.pool import Scales
 from explore.learning.scaling import UNSCALED, Standardiser
+from explore.nets.protocols import check_targets
 
 POINTS, FEWEST = 50, 10  # measurements of a posterior, and the minimum for each of several candidates
 TRAINING = 1000  # maximum number of training examples for train/nll
@@ -60,8 +61,8 @@ class Measured(NamedTuple):
 class Reliability(NamedTuple):
     """A reliability diagram: observed against expected frequencies of correct predictions.
 
-    Regression: coverage against nominal level, for central intervals of a Gaussian with the predictive mean and total
-    variance. Classification: accuracy against mean confidence, in each of 15 confidence bins.
+    Regression: coverage against nominal level, for central intervals, see `Predictor.central_of`. Classification:
+    accuracy against mean confidence, in each of 15 confidence bins.
     """
 
     expected: Float[Tensor, "R K"]
@@ -74,10 +75,11 @@ class Reliability(NamedTuple):
         return ((self.expected - self.observed).abs() * self.weight).sum(1)
 
 
-def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits:
+def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0, scaling: str = "affine") -> Splits:
     """Return the first k of the standard 90/10 splits, each standardised by its training part.
 
-    With `validation` > 0, this share of each training part becomes the test part, and the original test part is unused.
+    With `scaling` "none", the attribute of likelihoods for counts, targets are not standardised. With `validation` > 0,
+    this share of each training part becomes the test part, and the original test part is unused.
     """
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k, validation=validation), strict=True))
     x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))
@@ -85,6 +87,8 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
     x, test_x = (inputs.inputs(part, rng.dtype) for part in (x, test_x))
     if dataset.task != "classification":
         targets = Standardiser.fit(y)
+        if scaling == "none":
+            targets = Standardiser(torch.zeros_like(targets.mean), torch.ones_like(targets.scale))
         y, test_y = (targets.apply(part, rng.dtype) for part in (y, test_y))
         if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # squares must be finite in single precision
             raise InputError(
@@ -153,10 +157,11 @@ def follow_candidates(
         An `Epoch` after each epoch (with several processes, only after measured epochs). After a measured epoch, also a
         list with the `Measured` of each posterior. One posterior is measured up to `POINTS` times.
     """
-    if splits.scale is not None and (kind := posteriors[0].likelihood).scaling == "none":
-        raise InputError(
-            f"{type(kind).__name__} needs raw targets, but these splits are standardised. Fit it with FittedModel"
-        )
+    kind = posteriors[0].likelihood
+    if splits.scale is not None and kind.scaling == "none" and bool((splits.scale != 1).any()):
+        raise InputError(f"{type(kind).__name__} needs raw targets; pass scaling='none' to compare.split")
+    for targets in (splits.y, splits.test_y):
+        check_targets(kind, targets)
     count, replicas = len(posteriors), len(splits.x)
     posterior, root = candidates.together(posteriors, replicas, rng), rng.stream("fit").in_arms(count)
     x, y = (torch.cat([t] * count) if count > 1 else t for t in (splits.x, splits.y))
@@ -231,12 +236,11 @@ def measure(
 def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
     """Return the `Reliability` of predictions at x [R, P, D], given targets y [R, P, O] or class indices y [R, P]."""
     if not predictor.likelihood.discrete:
-        mean, variance, noise = predictor.label_moments(x)
-        score = (y - mean).abs() / (variance + noise).sqrt()
-        levels = LEVELS.to(score)
-        inside = score.unsqueeze(-1) <= torch.special.ndtri((1 + levels) / 2)
+        levels = LEVELS.to(y)
+        chunks = ((part, (predictor.central_of(out, y[:, part], levels),)) for part, out in predictor.outputs(x, CACHE))
         expected = levels.expand(len(y), -1)
-        return Reliability(expected, inside.to(score).mean((1, 2)), torch.full_like(expected, 1 / len(levels)))
+        inside = filled(chunks, x.shape[1])[0].mean((1, 2))
+        return Reliability(expected, inside, torch.full_like(expected, 1 / len(levels)))
     return confidence_bins(predictor.moments(x).mean, y)
 
 

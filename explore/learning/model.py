@@ -24,6 +24,7 @@ from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
 from explore.learning.pool import Pool, Scales, at_zero
 from explore.learning.scaling import RawInputs, StandardisedInputs, Standardiser, examples, labels, numbers
+from explore.nets.protocols import check_targets
 
 WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
 
@@ -186,6 +187,7 @@ class FittedModel:
             if values.numel() != len(x):
                 raise InputError(f"class labels must have shape [{len(x)}]; got {list(values.shape)}")
             return self.predictor().evaluate(inputs, values.flatten().expand(self.replicas, -1))
+        check_targets(self.posterior.likelihood, values)
         scale = self.scales.y.scale.expand(self.replicas, 1, width)
         targets = self.scales.y.apply(self._targets(x, values), self.rng.dtype)
         return self.predictor().evaluate(inputs, targets.expand(self.replicas, -1, -1), scale.squeeze(1))
@@ -212,6 +214,9 @@ class FittedModel:
         posterior = self.posterior
         if not posterior.likelihood.discrete or not isinstance(posterior, GaussianPosterior):
             raise InputError("probit() needs classes and a Gaussian posterior. Use probabilities(x)")
+        if hasattr(posterior.likelihood, "given"):
+            kind = type(posterior.likelihood).__name__
+            raise InputError(f"probit() does not support the likelihood {kind}. Use probabilities(x)")
         return probit(posterior, self.state, self._standardised(x)[:, :])
 
     def predict_classes(self, x: Any) -> ClassPrediction:

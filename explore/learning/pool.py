@@ -18,7 +18,7 @@ from explore.inference.base import Predictive
 from explore.inference.predict import parts
 from explore.learning import identity
 from explore.learning.scaling import UNSCALED, RawInputs, StandardisedInputs, Standardiser, labels
-from explore.nets.likelihoods import check_logits
+from explore.nets.protocols import check_logits, check_targets
 
 FORMAT = 2  # of a state_dict
 STANDARDISE = ("labelled", "pool", "none")
@@ -58,7 +58,8 @@ class Pool:
             raise InputError("uint8 images are not standardised. Scale channels yourself, or pass standardise='none'")
         if not len(self._raw):
             raise InputError("a pool must have shape [points, ...] with at least one point")
-        likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
+        self._likelihood = likelihood = posterior.likelihood
+        out = at_zero(posterior, self._raw[:2].to(rng.dtype))
         check_logits(likelihood, out)
         width = likelihood.mean(out).shape[-1]
         self._outputs, self._classes = (1, width) if likelihood.discrete else (width, 0)
@@ -77,7 +78,7 @@ class Pool:
 
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels to points of the pool, see `ActiveLearner.tell`."""
-        points, values = self.free(indices), labels(y, self._classes, self._rng.device, self._partial)
+        points, values = self.free(indices), self._labels(y, self._partial)
         if not points.numel() or values.numel() != points.numel() * self._outputs:
             numbers = f"got {values.numel()} labels for {points.numel()} points"
             raise InputError(f"{numbers}; each point needs {self._outputs}")
@@ -107,7 +108,7 @@ class Pool:
 
     def test(self, indices: Any, y: Any, scales: Scales) -> Batch:
         """Return the standardised inputs and labels of points `indices` [R, m]; y has the labels of the whole pool."""
-        points, values, n = self._indices(indices), labels(y, self._classes, self._rng.device), len(self.x)
+        points, values, n = self._indices(indices), self._labels(y), len(self.x)
         if points.dim() != 2 or len(points) != self.replicas or not points.numel():
             raise InputError(f"test indices must have shape [{self.replicas}, m]; got {list(points.shape)}")
         if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
@@ -127,6 +128,11 @@ class Pool:
         if points.numel() and not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
             raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         return points.long()
+
+    def _labels(self, y: Any, gaps: bool = False) -> Tensor:
+        values = labels(y, self._classes, self._rng.device, gaps)
+        check_targets(self._likelihood, values)
+        return values
 
     def _shaped(self, values: Tensor, *lead: int) -> Tensor:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)

@@ -90,7 +90,13 @@ def count_samples(layers: Sequence[Any], default: int | None = None) -> int:
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """Interface of a likelihood. `out` is a net's output [R, S, B, O]; `noise` is from `sample_noise` or `expected`."""
+    """Interface of a likelihood. `out` is a net's output [R, S, B, O]; `noise` is from `sample_noise` or `expected`.
+
+    Optional, besides `PARTS`:
+        gaussian: true if targets are Gaussian given output and noise; metrics are then in closed form.
+        check_targets(y): raises InputError for targets that are not allowed.
+        given(noise): for classes; a likelihood whose `mean` takes this noise into account.
+    """
 
     discrete: ClassVar[bool]  # true: targets are classes, [R, B] int64; false: real numbers, [R, B, M]
     scaling: ClassVar[str]  # "affine": targets are standardised before training; "none": not, as for counts and classes
@@ -158,6 +164,22 @@ def check_likelihood(likelihood: Any) -> None:
         scaling = shown(getattr(likelihood, "scaling", None))
         allowed = "'affine' (standardised targets) or 'none' (raw targets, such as counts)"
         raise InputError(f"{kind}.scaling is {scaling}; it must be {allowed}")
+
+
+def check_targets(likelihood: Likelihood, y: Tensor) -> None:
+    """Raise InputError for targets that the likelihood does not allow."""
+    if check := getattr(likelihood, "check_targets", None):
+        check(y)
+
+
+def given(likelihood: Likelihood, noise: Noise) -> Any:
+    """Return the likelihood whose `mean` takes `noise` into account; most likelihoods ignore it."""
+    return likelihood.given(noise) if hasattr(likelihood, "given") else likelihood
+
+
+def is_gaussian(likelihood: Any) -> bool:
+    """Return whether targets are Gaussian given the output and the noise, for a likelihood or its class."""
+    return bool(getattr(likelihood, "gaussian", False))
 
 
 def width(likelihood: Likelihood, outputs: int) -> int:

@@ -35,7 +35,7 @@ from explore.inference.base import Common, Predictive, common
 from explore.inference.processes import Kernel, NoiseMode, PathsNet, covariance, in_parts
 from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.gaussian import Gamma
-from explore.nets.protocols import Noise
+from explore.nets.protocols import Noise, is_gaussian
 
 PRIOR = {"b": (-2.0, 1.0), "s": (1.0, 2.0), "v": (-2.0, 1.5)}  # means and deviations of logarithms
 MOST = 2000  # examples
@@ -97,7 +97,7 @@ class GP(Predictive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not hasattr(self.likelihood, "noise_std"):
+        if not is_gaussian(self.likelihood):
             name = type(self.likelihood).__name__
             raise InputError(f"gp does not support the likelihood {name}; use Gaussian or Heteroscedastic")
         if any(self.net.convolutions) or self.net.norms or self.net.points:

@@ -40,7 +40,7 @@ from explore.inference.gaussian import Density, GaussianPosterior, PredictiveFor
 from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.gaussian import Gamma
-from explore.nets.protocols import Layer, Network, Noise
+from explore.nets.protocols import Layer, Network, Noise, is_gaussian
 
 ROUNDS = 20  # between the weights and the noise
 # For the relevance of inputs: Adam's steps, the step after which it may stop, its rate, and that of the prior.
@@ -106,7 +106,7 @@ class LastLayer(GaussianPosterior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not hasattr(self.likelihood, "noise_std") or self.likelihood.outputs_per_target > 1:
+        if not is_gaussian(self.likelihood) or self.likelihood.outputs_per_target > 1:
             name = type(self.likelihood).__name__
             raise InputError(f"last-layer does not support the likelihood {name}; use Gaussian, or laplace for classes")
         if self.net.norms and not self.net.trained:

@@ -18,6 +18,10 @@ coordinates by estimates of their deviations (`microcanonical.preconditioned`).
 Of more than `step_batch` examples, every fourth step draws this number at random (Sommer et al.: Can Microcanonical
 Langevin Dynamics Leverage Mini-Batch Gradient Noise?, 2026). Each step follows the scaled log-likelihood of its batch,
 so that the energy error is still that of the integration alone; draws are wider than those of full batches.
+
+Unknown precisions of Gaussian noise are integrated out, see `explore.inference.draws`. Other noise parameters, such as
+a dispersion, are not sampled: the likelihood updates them with the outputs of all chains, as in Monte Carlo EM (Wei and
+Tanner 1990).
 """
 
 import math
@@ -44,6 +48,7 @@ from explore.nets.dense import output_of
 SIZE = 1e-3  # initial step size over sqrt(d)
 ADAM, RENEWED = 100, 4  # the largest number of steps of Adam per update, and steps of a chain with the same batch
 EXPLORE = 0.5  # target of the energy variance at the start of the warm-up, for long steps
+UPDATES = 5  # per update, of noise parameters that are not integrated out
 PROBES = 32  # training examples at which the draws of the chains are compared
 
 
@@ -87,10 +92,6 @@ class MCLMC(SampledPosterior):
     def check_supported(self) -> None:
         if self.net.norms or self.net.points:
             raise InputError("mclmc does not support batch norm or point estimates; use a network without them")
-        unknown = self.likelihood.expected(self.likelihood.init(self.net.outputs, 1, Rng(0)))
-        if unknown is not None and not hasattr(self.likelihood, "squares"):
-            kind = type(self.likelihood).__name__
-            raise InputError(f"mclmc cannot integrate out the noise of {kind}; use Gaussian, or one without parameters")
 
     @property
     def before(self) -> int:
@@ -124,6 +125,9 @@ class MCLMC(SampledPosterior):
             rate, shape = self.noise_rate(out, y, n_data / y.shape[2]), self.noise_shape(n_data)
             noise, scales = shape / rate, self.kept(scales, 1 / rate, step - self.before)
             shared = shared._replace(noise=mixture_of_gammas(shape, scales))
+        else:
+            for _ in range(UPDATES):
+                shared = shared._replace(noise=self.likelihood.update(shared.noise, out, y, n_data, 1.0))
         kept = tuple(self.kept(old, w, step - self.before) for old, w in zip(state.weights, weights, strict=True))
         nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
         return settle(new._replace(common=shared, weights=kept, scales=scales), state), {"nll": nll} | info

@@ -167,7 +167,8 @@ def fisher_root_squares_to_the_scores_of_samples(subject: LikelihoodSubject) -> 
 
 @LIKELIHOODS.check(of=lambda subject: not numbers(subject))
 def classes_come_as_often_as_they_are_probable(subject: LikelihoodSubject) -> None:
-    likelihood, y, p = subject.likelihood, subject.drawn[1], subject.likelihood.mean(subject.out)
+    likelihood, y = protocols.given(subject.likelihood, subject.noise), subject.drawn[1]
+    p = likelihood.mean(subject.out)
     classes = range(p.shape[-1])
     _frequent(torch.stack([y == c for c in classes], -1).unflatten(2, (B, DRAWS)), p, "samples against mean")
     every = [torch.full((R, 1, B), c) for c in classes]

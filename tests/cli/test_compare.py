@@ -682,3 +682,16 @@ def test_every_candidate_is_predicted_with(compare, explore):
         found = explore("predict", RUN, "table.csv", "--posterior", name, "--json")
         assert found.exit_code == 0, found.output
         assert vars(library.load_run(RUN, posterior=name).fitted.posterior)["prior_variance"] == eta
+
+
+def test_counts_are_not_standardised(explore, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 60)
+    pd.DataFrame({"x": x, "count": rng.poisson(np.exp(1 + np.sin(2 * x)))}).to_csv(tmp_path / "counts.csv", index=False)
+    data = ["--data", str(tmp_path / "counts.csv"), "--target", "count", "--likelihood", "poisson"]
+    words = ["--splits", "2", "--epochs", "150", "--hidden", "8", "--samples", "9", "--no-figures"]
+    result = explore("compare", *data, *words, "--posterior", "map")
+    assert result.exit_code == 0 and "log-likelihood" in result.output, result.output
+    assert "worse than the mean" not in result.output
+    result = explore("compare", *data, *words, "--posterior", "map,boosting")
+    assert "boosting predicts Gaussians. Leave it out with --likelihood poisson" in result.output

@@ -9,8 +9,12 @@ if TYPE_CHECKING:
     from explore.nets.likelihoods.gaussian import Gamma as Gamma
     from explore.nets.likelihoods.gaussian import Gaussian as Gaussian
     from explore.nets.likelihoods.heteroscedastic import Heteroscedastic as Heteroscedastic
+    from explore.nets.likelihoods.negative_binomial import NegativeBinomial as NegativeBinomial
+    from explore.nets.likelihoods.ordinal import Ordinal as Ordinal
     from explore.nets.likelihoods.partial_gaussian import PartialGaussian as PartialGaussian
     from explore.nets.likelihoods.partial_heteroscedastic import PartialHeteroscedastic as PartialHeteroscedastic
+    from explore.nets.likelihoods.poisson import Poisson as Poisson
+    from explore.nets.likelihoods.student_t import StudentT as StudentT
     from explore.nets.protocols import Likelihood as Likelihood
     from explore.nets.protocols import Parameterless as Parameterless
     from explore.nets.protocols import check_logits as check_logits
@@ -18,7 +22,9 @@ if TYPE_CHECKING:
 _HOME = dict.fromkeys(("Likelihood", "Parameterless", "check_logits"), "protocols") | {
     "Bernoulli": "likelihoods.bernoulli", "Categorical": "likelihoods.categorical", "Gamma": "likelihoods.gaussian",
     "Gaussian": "likelihoods.gaussian", "Heteroscedastic": "likelihoods.heteroscedastic",
+    "NegativeBinomial": "likelihoods.negative_binomial", "Ordinal": "likelihoods.ordinal",
     "PartialGaussian": "likelihoods.partial_gaussian", "PartialHeteroscedastic": "likelihoods.partial_heteroscedastic",
+    "Poisson": "likelihoods.poisson", "StudentT": "likelihoods.student_t",
 }  # fmt: skip
 
 

@@ -41,6 +41,7 @@ class Gaussian:
     discrete: ClassVar[bool] = False
     scaling: ClassVar[str] = "affine"
     outputs_per_target: ClassVar[int] = 1
+    gaussian: ClassVar[bool] = True  # whether targets are Gaussian given the output and tau
 
     def __post_init__(self) -> None:
         if self.noise_std is not None:

@@ -125,7 +125,7 @@ class Passes:
     def _pass(self, layers: Layers, x: Tensor, mode: Mode) -> Pass:
         def read() -> tuple[list[list[Use]], tuple[Tensor, ...]]:
             calls = [[Use(c.inputs, [c.tap], c.lead, c.per) for c in slot.made()] for slot in self._slots if mode.taps]
-            return calls, tuple(torch.stack(slot.made()).mean(0) for slot in self._norms if mode.train)
+            return calls, tuple(slot.statistics() for slot in self._norms if mode.train)
 
         returned, out, (calls, statistics) = self._called(layers, x, mode, read)
         count = math.prod(mode.lead)

@@ -48,9 +48,17 @@ class NormSlot(Slot):
             # With a momentum of 1, F.batch_norm overwrites these with the statistics of the batch.
             mean, variance = mean.detach().clone(), variance.detach().clone()
         h = F.batch_norm(z, mean, variance, scale, shift, self._mode.train, 1.0, self.norm.eps)
-        if not self._mode.probe:
+        if self._mode.train:
             self.calls.append(torch.stack([mean, variance], 1).unflatten(0, (r, s, -1)).transpose(2, 3))
+        elif not self._mode.probe:
+            self.calls.append(None)
         return h.unflatten(1, (r * s, -1)).transpose(0, 1).flatten(0, 1)
+
+    def statistics(self) -> Tensor:
+        """Return the mean and variance of the inputs in the last pass in training mode, averaged over calls."""
+        calls = self.made()
+        statistics: Tensor = calls[0] if len(calls) == 1 else torch.stack(calls).mean(0)
+        return statistics
 
 
 class Norm1dSlot(NormSlot, nn.BatchNorm1d):

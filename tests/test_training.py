@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 from scipy import stats
+from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
@@ -291,6 +292,34 @@ def test_a_laplace_approximation_is_scored_on_a_loader():
     expected = model.evaluate(X, CLASSES)
     for name in ("log_likelihood", "error"):
         assert found[name] == pytest.approx(float(expected[name]), rel=1e-5)
+
+
+DIGITS, DIGIT = (torch.as_tensor(values) for values in load_digits(return_X_y=True))
+DIGITS = DIGITS.float() / 16
+
+
+@pytest.fixture(scope="module")
+def module():
+    torch.manual_seed(0)
+    module = explore.mlp(64, [50], 10)
+    optimiser = torch.optim.Adam(module.parameters(), 0.005)
+    for part in [part for _ in range(12) for part in torch.randperm(1000).split(64)]:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(DIGITS[part]), DIGIT[part]).backward()
+        optimiser.step()
+    return module
+
+
+@pytest.mark.parametrize("name", ["noisy-kfac", "noisy-adam", "vogn", "slang", "bbb"])
+def test_an_epoch_makes_a_trained_module_no_worse(name, module):
+    made = explore.posterior(name, explore.Net(module, trained=True), "categorical")
+    state = explore.fit(made, [(DIGITS[part], DIGIT[part]) for part in torch.arange(1000).split(32)], 1)
+    found = explore.evaluate(made, state, [(DIGITS[1000:], DIGIT[1000:])], samples=30)
+    out = module(DIGITS[1000:]).detach()
+    assert found["log_likelihood"] > -nn.functional.cross_entropy(out, DIGIT[1000:]) - 0.02
+    assert found["error"] < (out.argmax(1) != DIGIT[1000:]).double().mean() + 0.01
+    untrained = explore.posterior(name, explore.Net(module), "categorical")
+    assert untrained == explore.posterior(name, untrained.net, "categorical", "default")
 
 
 @pytest.mark.parametrize("name", ["noisy-kfac", "slang", "map", "last-layer", "whvi"])

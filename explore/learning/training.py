@@ -20,7 +20,7 @@ from torch import Tensor
 from explore.core import files, tree
 from explore.core.errors import InitialCurvatureWarning, InputError, check_range, curvature_note
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, State
+from explore.core.shapes import Batch, State
 from explore.execution import graphs
 from explore.inference.base import Predictive
 from explore.inference.predict import ClassPrediction, LabelMoments, Predictor
@@ -34,7 +34,6 @@ from explore.learning.scaling import UNSCALED, labels, numbers, shaped
 from explore.nets.likelihoods import check_logits
 
 VALIDATION = 30  # weight samples of validation scores
-LEVELS = 0.05, 0.95  # at the ends of the interval of `coverage_90`
 LABELS = ("labels", "label")  # names of y in a batch that is a dict
 KIND, FORMAT = "training checkpoint", 1
 
@@ -117,8 +116,7 @@ def predict(
     feed, predictor = Feed(posterior, model.rng), model.predictor()
     of = predictor.classes if posterior.likelihood.discrete else predictor.label_moments
     parts = [tree.map_tensors(Tensor.cpu, of(x)) for x in feed.inputs(loader)]
-    predicted: LabelMoments | ClassPrediction = tree.map_tensors(lambda *t: torch.cat(t, 1), *parts)
-    return predicted
+    return tree.map_tensors(lambda *t: torch.cat(t, 1), *parts)
 
 
 def evaluate(
@@ -176,8 +174,7 @@ def _of_numbers(predictor: Predictor, batch: Batch) -> dict[str, float]:
         y = batch.y.unsqueeze(1)
         less = y.nextafter(torch.full_like(y, -torch.inf))  # at counts, the distribution function jumps
         inside = [
-            (predictor.below_of(out, y[:, :, part]) >= LEVELS[0])
-            & (predictor.below_of(out, less[:, :, part]) < LEVELS[1])
+            (predictor.below_of(out, y[:, :, part]) >= 0.05) & (predictor.below_of(out, less[:, :, part]) < 0.95)
             for part, out in predictor.outputs(batch.x)
         ]
         means["coverage_90"] = float(torch.cat(inside, 1).double().mean())
@@ -189,7 +186,6 @@ def _epochs(feed: Feed, loader: Any, done: int, state: State, show: Callable[[fl
     posterior, steps = feed.posterior, length_hint(loader)
     update = graphs.updates(posterior, feed.rng)
     for epoch in range(done, posterior.epochs):
-        info: Info = {}
         for i, batch in enumerate(feed(loader)):
             share = (epoch * steps + i) / (posterior.epochs * steps) if i < steps else epoch / posterior.epochs
             state, info = update(state, batch, share)
@@ -220,8 +216,8 @@ class Feed:
                 check_logits(likelihood, out)
                 self._width = likelihood.mean(out).shape[-1]
             values = labels(y, self._width if likelihood.discrete else 0, self.rng.device, self._gaps)
-            values = shaped(values, x.shape[1], self._width, likelihood.discrete)
-            yield Batch(x, self.rng.tensor(values).unsqueeze(0))
+            y = self.rng.tensor(shaped(values, x.shape[1], self._width, likelihood.discrete))
+            yield Batch(x, y.unsqueeze(0))
 
     def inputs(self, loader: Iterable[Any]) -> Iterator[Float[Tensor, "1 B ..."]]:
         """Yield only the inputs; the loader returns inputs x or pairs (x, y)."""
@@ -239,10 +235,9 @@ class Feed:
 
 def pair(batch: Any) -> tuple[Any, Any]:
     """Return the inputs and labels of a batch."""
-    if isinstance(batch, Mapping):
-        for name in (name for name in LABELS if name in batch):
-            return {key: value for key, value in batch.items() if key != name}, batch[name]
-    elif isinstance(batch, tuple | list) and len(batch) == 2:
+    if isinstance(batch, Mapping) and (name := next(filter(batch.__contains__, LABELS), None)):
+        return {key: value for key, value in batch.items() if key != name}, batch[name]
+    if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     raise InputError(f"a DataLoader must return batches (x, y); this one returns {type(batch).__name__}")
 
@@ -276,10 +271,10 @@ class Checkpoint:
     def __init__(self, path: Path, feed: Feed, loader: Any, state: State):
         if not path.parent.is_dir():
             raise InputError(f"cannot write {path}: there is no folder {path.parent}")
-        own = (getattr(part, "generator", None) for part in (loader, getattr(loader, "sampler", None)))
-        torchs = [each for each in own if isinstance(each, torch.Generator)]
         self._path, self._posterior, rng = path, feed.posterior, feed.rng
-        self._generators = [rng.generator, torch.default_generator, *torchs]
+        own = (getattr(part, "generator", None) for part in (loader, getattr(loader, "sampler", None)))
+        generators = (rng.generator, torch.default_generator, *own)
+        self._generators = [each for each in generators if isinstance(each, torch.Generator)]
         settings = {"epochs": feed.posterior.epochs, "n_data": float(state.common.n_data)}
         self._fit = settings | {"seed": rng.seed, "dtype": str(rng.dtype)}
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from explore.learning.learner import active_loop as active_loop
     from explore.learning.loaded import load_run as load_run
     from explore.learning.model import FittedModel as FittedModel
+    from explore.learning.training import evaluate as evaluate
+    from explore.learning.training import fit as fit
+    from explore.learning.training import predict as predict
     from explore.nets.likelihoods import Bernoulli as Bernoulli
     from explore.nets.likelihoods import Categorical as Categorical
     from explore.nets.likelihoods import Gaussian as Gaussian
@@ -55,6 +58,7 @@ _MODULES = {
     "learning.loaded": "load_run",
     "learning.estimators": "BayesianClassifier BayesianRegressor",
     "learning.model": "FittedModel",
+    "learning.training": "evaluate fit predict",
     "data": "load load_csv load_table",
     "core.errors": "Failure InputError",
     "core.rng": "Rng",

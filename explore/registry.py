@@ -183,7 +183,8 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
         net: a `Net`.
         likelihood: a name from `explore list likelihoods`, or a likelihood object. If a likelihood
             given by name has a noise prior, it uses the prior of the preset (`explore.inference.presets.noise_for`).
-        preset: name of a preset of the posterior.
+        preset: name of a preset of the posterior. None: the first one, for a trained `net` with the settings `TRAINED`
+            of the posterior's module, so that the first epochs do not make the network worse.
         **settings: settings of the posterior, which override those of the preset.
 
     Raises:
@@ -202,7 +203,10 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     if dataclasses.is_dataclass(cls):
         allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"} | _beside(cls).keys()
         check_known("setting", sorted(settings), allowed)
-    return build(cls, net, likelihood, settings_in(cls, preset) | settings)
+    chosen = settings_in(cls, preset)
+    if preset is None and getattr(net, "trained", False):
+        chosen |= getattr(sys.modules[cls.__module__], "TRAINED", {})
+    return build(cls, net, likelihood, chosen | settings)
 
 
 def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> Any:

@@ -219,6 +219,34 @@ def test_a_posterior_around_a_trained_module(shown):
     assert scores and float(scores[1]) < 0.2  # the noise's deviation is 0.1
 
 
+TRAINED = """
+import torch
+from sklearn.datasets import load_digits
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+images, classes = (torch.as_tensor(values) for values in load_digits(return_X_y=True))
+images = images.float() / 16
+train = DataLoader(TensorDataset(images[:1200], classes[:1200]), batch_size=64, shuffle=True)
+test, other = DataLoader(TensorDataset(images[1200:], classes[1200:]), batch_size=200), [torch.rand(200, 64)]
+module = torch.nn.Sequential(torch.nn.Linear(64, 50), torch.nn.ReLU(), torch.nn.Linear(50, 10))
+optimiser = torch.optim.Adam(module.parameters(), lr=0.005)
+for x, y in [batch for _ in range(15) for batch in train]:
+    optimiser.zero_grad()
+    torch.nn.functional.cross_entropy(module(x), y).backward()
+    optimiser.step()
+"""
+
+
+def test_training_on_a_loader(shown):
+    code = EXAMPLES["training on a loader"]
+    assert len(code.splitlines()) <= 12
+    scores = ast.literal_eval(
+        shown(TRAINED + code + "\nassert len(modules) == 10 and probabilities.shape == (1, 597, 10)")
+    )
+    assert scores["error"] < 0.12 and scores["ece"] < 0.06 and scores["auroc_entropy"] > 0.7
+
+
 def test_what_gets_a_distribution(shown):
     said = shown(EXAMPLES["what gets a distribution"])
     counts = re.findall(r"Net of (\d+) weights.*; besides, (\d+) trained as point estimates", said)

@@ -11,7 +11,7 @@ eta = (|M|^2 + tr Sigma) / n (Graves, Practical Variational Inference for Neural
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
 
@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from explore.core import tree
 from explore.core.context import Turn
 from explore.core.errors import Checked, InputError
 from explore.core.linalg import over
@@ -173,6 +174,18 @@ class Predictive(Checked, ABC):
             raise InputError(f"{type(self).__name__} has no mean weights; use sample_modules")
         layers = self.sample(state, 1, Rng(0)) if self.certain else cast(Any, self).at_mean(state)
         return self.net.module(self._of_one(state, layers), into=module)
+
+    def state_dict(self, state: State) -> dict[str, Tensor]:
+        """Return a state as tensors on the CPU, by name; `torch.load` reads them back with weights_only=True."""
+        return {name: leaf.cpu() for name, leaf in tree.save(state).items()}
+
+    def load_state(self, saved: Mapping[str, Tensor], device: str | torch.device = "cpu") -> State:
+        """Restore a state from its `state_dict`; raise InputError if it does not fit this posterior."""
+        real = [t.dtype for t in saved.values() if t.dim() and t.is_floating_point()]
+        if not real or not {"common.n_data", "common.alive"} <= saved.keys():
+            raise InputError("not a saved state. Pass the result of state_dict()")
+        replicas, rng = len(saved["common.alive"]), Rng(0, device, real[0])
+        return tree.restore(self.init(float(saved["common.n_data"]), replicas, rng), saved)
 
     def _of_one(self, state: State, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
         if not self.of_weights or len(state.common.alive) > 1:

@@ -23,7 +23,7 @@ from explore.learning.calibration import held_out_factors
 from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
 from explore.learning.pool import Pool, Scales, at_zero
-from explore.learning.scaling import RawInputs, StandardisedInputs, Standardiser, examples, labels, numbers
+from explore.learning.scaling import RawInputs, StandardisedInputs, Standardiser, examples, labels, numbers, shaped
 from explore.nets.protocols import check_targets
 
 WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
@@ -105,8 +105,7 @@ class FittedModel:
             stream = rng.stream("calibrate", pool.round)
             (factor,) = held_out_factors([posterior], *data, stream, calibrate, samples)
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state
-        if not bool(state.common.alive.all()):
-            raise Failure("the fit diverged. Lower the learning rate (lr), or use another posterior")
+        check_alive(state)
         model = FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed, factor=factor)
         if note := curvature_note(model.initial_curvature_share.tolist()):
             warnings.warn(note, InitialCurvatureWarning, stacklevel=2)
@@ -184,9 +183,8 @@ class FittedModel:
         inputs, width = self._standardised(x), self._width
         values = labels(y, width if self.posterior.likelihood.discrete else 0, self.rng.device)
         if self.posterior.likelihood.discrete:
-            if values.numel() != len(x):
-                raise InputError(f"class labels must have shape [{len(x)}]; got {list(values.shape)}")
-            return self.predictor().evaluate(inputs, values.flatten().expand(self.replicas, -1))
+            targets = shaped(values, len(x), width, classes=True)
+            return self.predictor().evaluate(inputs, targets.expand(self.replicas, -1))
         check_targets(self.posterior.likelihood, values)
         scale = self.scales.y.scale.expand(self.replicas, 1, width)
         targets = self.scales.y.apply(self._targets(x, values), self.rng.dtype)
@@ -200,10 +198,7 @@ class FittedModel:
 
     def _targets(self, x: Any, values: Tensor) -> Float[Tensor, "P O"]:
         """Return `values` as [P, O]. Raise InputError unless there is one number for each input and target."""
-        shape, given = [len(x), self._width], list(values.shape)
-        if given != shape and not (shape[1] == 1 and given == shape[:1]):
-            raise InputError(f"y must have shape {shape}, one number for each input and output; got {given}")
-        return values.to(self.rng.device, torch.float64).reshape(shape)
+        return shaped(values.to(self.rng.device, torch.float64), len(x), self._width, classes=False)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
         """Return class probabilities at inputs x [P, ...], averaged over the weights."""
@@ -294,6 +289,12 @@ def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) ->
         else t
         for name, t in saved.items()
     }
+
+
+def check_alive(state: State) -> None:
+    """Raise Failure if a replica diverged."""
+    if not bool(state.common.alive.all()):
+        raise Failure("the fit diverged. Lower the learning rate (lr), or use another posterior")
 
 
 def check_made(posterior: Any) -> None:

@@ -213,6 +213,16 @@ def labels(values: Any, classes: int, device: torch.device, gaps: bool = False) 
     return copy.long()
 
 
+def shaped(values: Tensor, n: int, width: int, classes: bool) -> Tensor:
+    """Return labels of n examples as class indices [n] or targets [n, width]; raise InputError for another shape."""
+    given = list(values.shape)
+    if classes and values.numel() != n:
+        raise InputError(f"class labels must have shape [{n}]; got {given}")
+    if not classes and given != [n, width] and not (width == 1 and given == [n]):
+        raise InputError(f"y must have shape {[n, width]}, one number for each input and output; got {given}")
+    return values.flatten() if classes else values.reshape(n, width)
+
+
 def examples(source: Any) -> tuple[Tensor, Tensor]:
     """Return all inputs and all labels of a DataLoader or Dataset of pairs (inputs, labels)."""
     loader = DataLoader(source, batch_size=ROWS) if isinstance(source, Dataset) else source

@@ -41,6 +41,8 @@ PRESETS: dict[str, dict[str, object]] = {
     "vime": {"prior_variance": 0.25},
 }  # fmt: skip
 
+TRAINED: dict[str, object] = {"lr": 0.001}  # each of Adam's first steps moves every weight by lr
+
 CONTRACT: dict[str, object] = {
     "linear": [
         ("diagonal", {"lr": 0.05, "initial_std": 0.3}),

@@ -99,6 +99,8 @@ PRESETS: dict[str, dict[str, object]] = {
     "vime": {},
 }  # fmt: skip
 
+TRAINED: dict[str, object] = {"lr": 0.02}
+
 CONTRACT: dict[str, object] = {
     "lively": {"beta": 0.1, "gain_samples": 100},
     "forgetful": {"beta": 0.5},

@@ -14,7 +14,7 @@ With loss l = -log p(y|x,w), N the number of examples times the augmentation fac
 delta is the prior precision. The weight tau of the KL rises to its full value at the start of training. gamma
 also damps the posterior variance if `damped_density`, as in the paper. The paper's s <- (1 - tau beta2) s + beta2 h
 has the fixed point h/tau, which maximises its ELBO only if tau is 1. The first gradients are taken at mu, and
-initialise s = h.
+initialise s = h, unless s starts at `initial_squares`.
 Like workers in the paper, each of the `sub_batches` has separate weight samples and batch-norm statistics.
 """
 
@@ -59,6 +59,7 @@ class VOGN(natural.NaturalPosterior):
     lr_decay: float = 1.0
     beta2: float = 0.999  # averaging rate of s
     damping: float = 1e-3  # gamma
+    initial_squares: float = 0.0  # initial s; 0: s = h at the first step
     damped_density: bool = False  # whether the density has this damping too, as in the paper
     prior_variance: float | Literal["learned"] = 0.01  # 1 / delta
     kl_start: float = 0.1  # initial tau, as a fraction of kl_weight ...
@@ -68,15 +69,18 @@ class VOGN(natural.NaturalPosterior):
     predictive: PredictiveForm = "auto"
     sub_batches: int = 1  # equal parts of a batch, each with separate K samples; a remainder is not used
 
-    ranges: ClassVar[dict[str, str]] = {"damping": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"}
+    ranges: ClassVar[dict[str, str]] = {
+        "damping": "[0, inf)", "initial_squares": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"
+    }  # fmt: skip
     by_replica = frozenset({"lr", "beta2", "lr_decay", "prior_variance"})
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> VOGNState:
         shared = common(self, n_data, replicas, rng)
         mean = self.net.initial(replicas, rng)
         zeros = tuple(torch.zeros_like(m) for m in mean)
+        squares = tuple(torch.full_like(m, self.initial_squares) for m in mean)
         tempering = torch.full((replicas,), self._tempering(0.0), dtype=rng.dtype, device=rng.device)
-        return VOGNState(shared, mean, zeros, zeros, tempering)
+        return VOGNState(shared, mean, zeros, squares, tempering)
 
     def update(self, state: VOGNState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[VOGNState, Info]:
         shared, examples = state.common, batch.x.shape[1]
@@ -111,7 +115,7 @@ class VOGN(natural.NaturalPosterior):
 
     def turn(self, step: int, progress: float) -> Turn:
         power = steps.power_decay(step, self.decay)
-        rate = self.beta2 * power if step > 1 else 1.0
+        rate = self.beta2 * power if step > 1 or self.initial_squares else 1.0
         lr = self.lr * power * self.schedule(progress)
         return Turn((progress >= self.warm_start and step > 1,), (lr, rate, self._tempering(progress)))
 
@@ -172,6 +176,9 @@ PRESETS: dict[str, dict[str, object]] = {
     # As in noisy K-FAC.
     "vime": AS_PAPER | {"prior_variance": 0.25, "kl_start": 1.0, "lr": 0.001, "beta2": 0.01, "damping": 1e-4},
 }  # fmt: skip
+
+# The squared gradients of a trained network are close to 0, so with s = h, q would at once be as wide as the prior.
+TRAINED: dict[str, object] = {"initial_squares": 1.0, "beta2": 0.01, "lr": 0.001}
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta2": 0.1, "damping": 0.1, "prior_variance": 1.0},

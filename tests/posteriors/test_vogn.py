@@ -62,9 +62,9 @@ def paper(state, x, y, weights, tau, first):
     return new
 
 
-@pytest.mark.parametrize("weight_noise", [True, False])
-def test_updates_follow_the_paper(weight_noise):
-    posterior = build(weight_noise=weight_noise)
+@pytest.mark.parametrize(("weight_noise", "initial"), [(True, 0.0), (False, 0.0), (True, 0.7)])
+def test_updates_follow_the_paper(weight_noise, initial):
+    posterior = build(weight_noise=weight_noise, initial_squares=initial)
     state, x, y = posterior.init(N, 2, rng()), *(t.numpy() for t in data())
     layers = list(zip(state.mean, state.momentum, state.squares, strict=True))
     theirs = [[tuple(t[r].numpy() for t in layer) for layer in layers] for r in range(2)]
@@ -83,7 +83,7 @@ def test_updates_follow_the_paper(weight_noise):
                 mu + np.sqrt(scale / (s + scale / ETA + GAMMA)) * e[r]
                 for (mu, _, s), e in zip(theirs[r], eps, strict=True)
             ]
-            theirs[r] = paper(theirs[r], x[r], y[r], weights, tau, step == 0)
+            theirs[r] = paper(theirs[r], x[r], y[r], weights, tau, step == 0 and not initial)
             for layer, expected in enumerate(theirs[r]):
                 for ours, value in zip((state.mean, state.momentum, state.squares), expected, strict=True):
                     np.testing.assert_allclose(ours[layer][r], value, rtol=1e-8, atol=1e-10)

@@ -247,6 +247,12 @@ def test_training_on_a_loader(shown):
     assert scores["error"] < 0.12 and scores["ece"] < 0.06 and scores["auroc_entropy"] > 0.7
 
 
+def test_in_your_own_loop(shown):
+    code = EXAMPLES["in your own loop"]
+    scores = ast.literal_eval(shown(TRAINED + code + "\nassert len(members) == 10"))
+    assert scores["error"] < 0.12 and scores["log_likelihood"] > -0.5
+
+
 def test_what_gets_a_distribution(shown):
     said = shown(EXAMPLES["what gets a distribution"])
     counts = re.findall(r"Net of (\d+) weights.*; besides, (\d+) trained as point estimates", said)

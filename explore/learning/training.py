@@ -32,6 +32,7 @@ from explore.learning.model import FittedModel, check_alive, check_made
 from explore.learning.pool import Scales, at_zero
 from explore.learning.scaling import UNSCALED, labels, numbers, shaped
 from explore.nets.likelihoods import check_logits
+from explore.nets.protocols import check_targets
 
 VALIDATION = 30  # weight samples of validation scores
 LABELS = ("labels", "label")  # names of y in a batch that is a dict
@@ -216,6 +217,7 @@ class Feed:
                 check_logits(likelihood, out)
                 self._width = likelihood.mean(out).shape[-1]
             values = labels(y, self._width if likelihood.discrete else 0, self.rng.device, self._gaps)
+            check_targets(likelihood, values)
             y = self.rng.tensor(shaped(values, x.shape[1], self._width, likelihood.discrete))
             yield Batch(x, y.unsqueeze(0))
 

@@ -39,17 +39,60 @@ MODULES = {
 }
 
 
+class Attends(nn.Module):
+    """Attention over five places of four numbers, a convolution along them, and a layer that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.along, self.twice, self.last = nn.Conv1d(4, 4, 3, padding=1, groups=2), nn.Linear(4, 4), nn.Linear(4, C)
+
+    def forward(self, x):
+        h = x.view(len(x), 5, 4)
+        h = h + self.attention(h, h, h)[0]  # with weights, since the faster kernel has no forward mode
+        h = self.along(h.mT).mT.tanh()
+        return self.last(self.twice(self.twice(h).tanh()).mean(1))
+
+
+class Reads(nn.Module):
+    """Embeddings of the whole numbers that 20 real ones round to."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.last = nn.Embedding(4, 3), nn.Linear(3, C)
+
+    def forward(self, x):
+        return self.last(self.words(x.round().long().clamp(0, 3)).tanh().mean(1))
+
+
+OTHERS = {
+    "attention, grouped, shared": Attends,
+    "embedding": Reads,
+    "one axis, dilated, depthwise": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 10)), nn.Conv1d(2, 4, 2, dilation=2), nn.Tanh(), nn.Conv1d(4, 4, 3, stride=2, groups=4),
+        nn.Tanh(), nn.Flatten(), nn.Linear(12, C),
+    ),
+    "transposed": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2, 5)), nn.ConvTranspose2d(2, 4, 2, stride=2, groups=2), nn.Tanh(),
+        nn.ConvTranspose2d(4, 1, 3, padding=1, dilation=2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(72, C),
+    ),
+    "three axes": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2, 5)), nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8, C)
+    ),
+}  # fmt: skip
+
+
 class Case:
     """A net of one replica, its data, and every gradient that a kind of Fisher matrix is the second moment of."""
 
     def __init__(self, kind, task, fisher):
         rng = Rng(0, dtype=torch.float64)
-        self.net = Net(MODULES[kind]())
-        self.module = MODULES[kind]().double()
+        self.module = (MODULES | OTHERS)[kind]().double()
+        self.net = Net(self.module)
         weights = self.net.glorot(1, rng, 1)
-        self.module.load_state_dict(oracles.parameters(self.module, tuple(w[0, 0] for w in weights)))
+        self.net.module(weights, into=self.module)
         self.regression, self.fisher = task == "regression", fisher
-        self.x = rng.normal(1, N, *((4,) if kind == "dense" else (2, 4, 4)))
+        self.x = rng.normal(1, N, *{"dense": (4,), "conv": (2, 4, 4)}.get(kind, (20,)))
         samples = 1 if fisher == "empirical" else C
         layers = tuple(w.expand(-1, samples, -1, -1) for w in weights)
         self.y = rng.normal(1, N, C) if self.regression else (C * rng.uniform(1, N)).long()
@@ -67,12 +110,8 @@ class Case:
             score = likelihood.score(noise, out, classes) * (C * probability).sqrt()
         self.taps = pullback(score)
         order = oracles.unflat(torch.arange(self.net.weights), self.net.shapes)
-        self.order = torch.cat(
-            [
-                torch.cat([w[: len(w) - bias].T.flatten(), w[len(w) - bias :].flatten()])
-                for w, bias in zip(order, self.net.biases, strict=True)
-            ]
-        )
+        places = self.net.tensors([w[None, None] for w in order])  # of each parameter's numbers among our weights
+        self.order = torch.cat([places[name].flatten() for name, _ in self.module.named_parameters()])
 
     def statistics(self, structure):
         start = structure.init(self.net.shapes, 1, Rng(1, dtype=torch.float64))
@@ -150,6 +189,13 @@ def test_curvlinops(case, name):
 def test_curvlinops_reduce(task, fisher, name):
     case = Case("conv", task, fisher)
     close(case.ours(name, "reduce"), case.curvlinops(name, "reduce"))
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_curvlinops_for_other_layers(other, task, fisher):
+    case = Case(other, task, fisher)
+    assert case.order.sort().values.equal(torch.arange(case.net.weights))
+    close(case.ours("full"), case.curvlinops("full"))
 
 
 def test_nngeometry_full(case):

@@ -34,6 +34,7 @@ from explore.core.shapes import Batch, LayerTaps, NormTaps, State
 from explore.execution import parallel
 from explore.inference.updates import steps
 from explore.nets.net import Net
+from explore.nets.protocols import check_targets
 from explore.nets.taps import Record, joined
 
 CONSTANT = {"warm_start": 0.0, "kl_start": 1.0}  # settings without a schedule
@@ -171,9 +172,10 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         """Return the negative log-likelihood of targets, with the noise of the latest forward pass, and learn of y."""
         if not self._records or self._drawn is None:
             raise InputError("loss() needs a forward pass within sampled()")
-        record, noise = self._records[-1], self._drawn[1]
-        record.y = y[None, None]
-        each = -self.posterior.likelihood.log_prob(_of(noise, record.sample), output[None, None], record.y)
+        record, noise, likelihood = self._records[-1], self._drawn[1], self.posterior.likelihood
+        check_targets(likelihood, y)
+        record.y = (y if likelihood.discrete or y.dim() > 1 else y.unsqueeze(1))[None, None]
+        each = -likelihood.log_prob(_of(noise, record.sample), output[None, None], record.y)
         return each.mean() if self._mean else each.sum()
 
     # Steps --------------------------------------------------------------------------------------------------
@@ -188,10 +190,8 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         if self._drawn is None or not (records := [r for r in self._records if r.heard]):
             raise InputError("no backward pass since the last step was at sampled weights; run it within sampled()")
         old, (apart, noise), (lr, points_lr) = self._at(self._net.values(self._model)), self._drawn, self._rates()
-        weights, seen = (
-            tuple(m.unsqueeze(1) + d for m, d in zip(old.mean, apart, strict=True)),
-            self._seen(records, noise),
-        )
+        weights = tuple(m.unsqueeze(1) + d for m, d in zip(old.mean, apart, strict=True))
+        seen = self._seen(records, noise)
         posterior = self.posterior.with_settings(lr=lr, points_lr=points_lr, batch_norm_lr=points_lr)
         object.__setattr__(posterior, "noisy_pass", lambda *_: (weights, seen))
         self._stream.generator.set_state(self._after)

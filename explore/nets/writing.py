@@ -36,8 +36,8 @@ def named(slots: Sequence[Any], layers: Sequence[Any], sample: int) -> Tensors:
 
 def of(slot: Any, tensors: Mapping[str, Tensor]) -> Tensors:
     """Return the parameters and buffers of the layer of a slot by their names in that layer."""
-    prefix = _prefix(slot.name)
-    return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+    names = ((key, f"{_prefix(slot.name)}{key}") for key in ("weight", "bias", "running_mean", "running_var"))
+    return {key: tensors[name] for key, name in names if name in tensors}
 
 
 def restored(values: Tensors, rewritten: Mapping[str, str]) -> Tensors:

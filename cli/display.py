@@ -71,7 +71,8 @@ class Table(table.Table):
         return table
 
     def add_column(self, header: Any = "", *arguments: Any, **settings: Any) -> None:
-        super().add_column(_plain(header), *arguments, **settings)
+        # Long names wrap; cut to their start, those of one package would look the same.
+        super().add_column(_plain(header), *arguments, **{"overflow": "fold"} | settings)
 
     def add_row(self, *cells: Any, **settings: Any) -> None:
         super().add_row(*map(_plain, cells), **settings)

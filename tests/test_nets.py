@@ -606,6 +606,8 @@ def test_wrong_calls():
         net.output(net.glorot(1, Rng(0), 1)[:1], torch.ones(1, 2, 3))
     with pytest.raises(ValueError, match="number of weight samples"):
         net.output([lambda a: a, lambda a: a], torch.ones(1, 2, 3))
+    with pytest.raises(ValueError, match="layers have 1, 2 weight samples; expand all to the same number"):
+        net.output([net.glorot(1, Rng(0), 1)[0], net.glorot(1, Rng(0), 2)[1]], torch.ones(1, 2, 3))
 
 
 DENSE = nn.Sequential(nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 3))

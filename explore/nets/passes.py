@@ -87,7 +87,7 @@ class Passes:
         self._learn_layouts(x, dtype := dtype_of(layers[0]))
         if not self._checked and x.shape[1] > 1:
             self.check(x.detach(), dtype)
-        samples = count_samples(layers[: len(self._slots)], samples)
+        samples = count_samples(layers[: len(self._slots)], samples, equal=True)
         with self._training(seed, x.device) if train and self.random else nullcontext():
             mode = Mode((x.shape[0], samples, x.shape[1]), taps, train, self._early)
             members = max([1, *(p.shape[1] for p in self._own_values(layers))])

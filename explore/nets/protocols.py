@@ -79,12 +79,18 @@ class Network(Protocol):
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R _S 2 _C"], ...]]: ...
 
 
-def count_samples(layers: Sequence[Any], default: int | None = None) -> int:
-    """Return S, the number of weight samples, from the first layer that specifies S; if none does, return `default`."""
+def count_samples(layers: Sequence[Any], default: int | None = None, equal: bool = False) -> int:
+    """Return S, the number of weight samples, from the first layer that specifies S; if none does, return `default`.
+
+    If `equal`, raise ValueError if layers specify different numbers.
+    """
     counts = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
-    samples = next((count for count in counts if count is not None), default)
+    present = [count for count in counts if count is not None]
+    samples = present[0] if present else default
     if samples is None:
         raise ValueError("cannot infer the number of weight samples from the layers; pass samples")
+    if equal and len({*present}) > 1:
+        raise ValueError(f"layers have {listed(present)} weight samples; expand all to the same number")
     return samples
 
 

@@ -179,7 +179,7 @@ def a_linear_model_is_bayesian_linear_regression(subject: Subject) -> None:
 def the_prior_survives_where_nothing_was_seen(subject: Subject, net: str) -> None:
     module = nn.Linear(5, 2) if net == "linear" else nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
     if subject.build(Net(module)).coordinates != Net(module).shapes:
-        pytest.skip("its hidden layers are fixed")
+        pytest.skip("its density is not over all layers")
     linear = subject.contract.linear or [("mean", subject.contract.lively)]
     rng, variance, n = seeded(), 0.8, 20_000
     # Inputs vary in two directions: two axes in the first replica, any two in the second.

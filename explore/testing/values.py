@@ -189,11 +189,10 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
         settings |= subject.variant(case)
     elif case != "Gaussian":
         settings["net"] = Net(mlp(2, [8], {"Bernoulli": 1, "Heteroscedastic": 6}.get(case, 3)))
-    if case in subject.contract.refuses:
-        with pytest.raises(InputError, match=case):
-            subject.build(**settings)
+    if _refuses(subject, case, settings):
         return
-    posterior = subject.build(**settings, **step_size(subject, 0.03))
+    steps = step_size(subject, 0.03)
+    posterior = subject.build(**settings, **steps)
     batch, rng = data(posterior.net), seeded()
     if posterior.likelihood.discrete:
         batch = Batch(batch.x, (batch.x[..., : posterior.net.outputs - 1 or 1] > 0).sum(2))
@@ -203,9 +202,10 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
     failed = (~state.common.alive).nonzero().flatten().tolist()
     assert not failed, (
         f"of replicas 0 to {R - 1} {failed} diverged within 40 updates with "
-        f"{ {**subject.contract.lively, **step_size(subject, 0.03)} }: their state is not finite"
+        f"{ {**subject.contract.lively, **steps} }: their state is not finite"
     )
-    expect_fall(subject, loss(posterior, before, batch), loss(posterior, state, batch), f"40 updates ({case})")
+    training = f"40 updates ({', '.join([case, *(f'lr={lr}, set by this check' for lr in steps.values())])})"
+    expect_fall(subject, loss(posterior, before, batch), loss(posterior, state, batch), training)
     subject.expect_uncertain(posterior, outputs(posterior, state, 8, batch.x))
     if case.startswith("norm"):
         _expect_normalised(posterior, before, state)
@@ -214,6 +214,22 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
         near, far = (variance(x).variance.mean((1, 2)) for x in (batch.x, 4 * batch.x))
         both = f"{far.tolist()} far from the data and {near.tolist()} on them"
         assert (far > 2 * near).all(), f"the variance of its predictions is {both}"
+
+
+def _refuses(subject: Subject, case: str, settings: dict[str, Any]) -> bool:
+    """Return whether it refuses this case, a likelihood; assert that `CONTRACT` and the error message say so."""
+    is_declared, refused = case in subject.contract.refuses, ""
+    try:
+        subject.build(**settings)
+    except InputError as error:
+        refused = str(error)
+    advice = subject.add("refuses", f'("{case}",)')
+    assert is_declared or not refused, f"{subject.name} refuses {case} ({refused}); if that is intended, {advice}"
+    assert refused or not is_declared, (
+        f'{subject.name} accepts {case}: raise InputError in `__post_init__`, or drop it from "refuses" in CONTRACT'
+    )
+    assert case in refused or not refused, f"the message {refused!r} of {subject.name} must name {case}"
+    return is_declared
 
 
 def _expect_normalised(posterior: Any, before: State, state: State) -> None:
@@ -246,6 +262,8 @@ def expect_fall(subject: Subject, before: Tensor, after: Tensor, training: str) 
     advice = (
         "it follows the gradient downwards: `likelihood.score` is the gradient of the log-likelihood, which must rise"
         if (after > before).all()
+        else "some replicas diverge; if steps are too large, " + subject.add("lively", "{...} with smaller ones")
+        if (after > before).any()
         else "it hardly learns at progress 0, which all checks use; if it is only slow, "
         + subject.add("lively", "{...} with faster settings")
     )

@@ -60,6 +60,17 @@ def test_tables_and_lines_have_no_markup(capsys):
     assert capsys.readouterr().out == "a[/1]\\x1b\nb\n"
 
 
+def test_long_names_wrap(capsys, monkeypatch):
+    """Two plug-ins of one package were both shown as its first letters."""
+    monkeypatch.setenv("COLUMNS", "30")
+    table = display.Table("posterior", "x")
+    for name in ("some.long.package:First", "some.long.package:Second"):
+        table.add_row(name, "1.25")
+    display.show(table)
+    shown = "".join(re.findall(r"│ (.+?) +│", capsys.readouterr().out))
+    assert "package:First" in shown and "package:Second" in shown and "…" not in shown
+
+
 def test_classes_that_look_like_styles_are_told_apart(capsys):
     """Both were shown as S."""
     found = pd.DataFrame({"_p_S[a]": [0.25], "_p_S[b]": [0.75], "_class": ["S[b]"]})

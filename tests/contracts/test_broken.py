@@ -15,6 +15,7 @@ from explore.execution import parallel
 from explore.inference.base import Common, Variational
 from explore.inference.updates.steps import end_update, settle
 from explore.posteriors.ensemble import Ensemble
+from explore.posteriors.last_layer import LastLayer
 from explore.posteriors.noisy_adam import NoisyAdam, NoisyAdamState
 from explore.testing.subject import Subject
 from explore.testing.values import POSTERIORS
@@ -366,6 +367,16 @@ class Diverging(Ensemble):
 
 
 @settings
+class Worsening(Ensemble):
+    """The weights of its second replica grow, but stay finite."""
+
+    def update(self, state, batch, rng, progress=0.0):
+        new, info = super().update(state, batch, rng, progress)
+        growth = torch.tensor([1.0, 1.3, 1.0], dtype=torch.float64).view(3, 1, 1, 1)
+        return new._replace(weights=tuple(growth * w for w in new.weights)), info
+
+
+@settings
 class Intervals(Ensemble):
     momentum: float = 0.9
     ranges: ClassVar[dict[str, str]] = {"momentum": "0..1"}
@@ -429,6 +440,7 @@ class Choosy(Ensemble):
             for check in ("settings_are", "parts_of_nets", "training_lowers", "functions_are")
         ),
         (Diverging, "training_lowers", r"of replicas 0 to 2 \[1\] diverged within 40 updates with"),
+        (Worsening, "training_lowers", "lr=0.03, set by this check.* some replicas diverge; .* add .lively.: .*small"),
         (Diverging, "a_saved_state", r"of replicas 0 to 2 \[1\] diverged within 3 updates.*add .lively.: .*smaller"),
         (Intervals, "functions_are", '"momentum": "0..1", not an interval such as'),
         (
@@ -473,6 +485,8 @@ class Undecorated(Ensemble):
             "no setting beta.*; add beta to the fields of Ensemble",
         ),
         (Ensemble, "parts_of_nets", {"refuses": ("norms",)}, "Ensemble accepts norms: drop them from .refuses."),
+        (Ensemble, "training_lowers", {"refuses": ("Bernoulli",)}, "accepts Bernoulli: raise InputError .* or drop it"),
+        (LastLayer, "training_lowers", {}, "LastLayer refuses Categorical .*; if that is intended, add .refuses.: "),
         (NoisyAdam, "a_linear_model", {}, "add .linear.: .* to CONTRACT in .*noisy_adam.py"),
         (
             NoisyAdam,

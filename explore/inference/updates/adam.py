@@ -46,7 +46,7 @@ def rates(lr: Any, step: Any) -> tuple[Any, Any]:
     return lr * root / (1 - BETA1**step), EPSILON * root
 
 
-def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: tuple[Any, Any]) -> tuple[Tensors, Moving]:
+def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: tuple[Any, ...]) -> tuple[Tensors, Moving]:
     """Take one Adam step with the result of `rates`. Return the new parameters and moving averages."""
     size, floor = rates
     first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))

@@ -96,6 +96,11 @@ PRESETS: dict[str, dict[str, object]] = {
     # The learning rate was chosen by the test error of active learning on Boston, on splits not used in published
     # results. A fifth of it underfits there.
     "small": natural.SMALL | {"lr": 0.05},
+    # As in noisy K-FAC; the rates were chosen on a validation set of MNIST (LeNet-5, three epochs).
+    "image": {
+        "epochs": 150, "batch_size": 128, "samples": 1, "lr": 0.1, "lr_schedule": "linear", "lr_decay": 0.0,
+        "lr_decay_at": 0.0, "beta": 0.04, "prior_variance": 0.0025, "kl_weight": 0.1,
+    },
     "vime": {},
 }  # fmt: skip
 

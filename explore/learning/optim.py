@@ -16,6 +16,7 @@ step is `update` of the posterior with these gradients.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,8 +101,13 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         with parallel.within_group():
             self.posterior_state = self.posterior.init(n_data, 1, rng.stream("init"))
         self._stream = rng.stream("fit")
-        names = net.tensors(self.posterior.at_mean(self.posterior_state)[: len(net.shapes)])
-        self._bayesian = {id(p) for key, p in self._named() if key in names}
+        mean = self.posterior.at_mean(self.posterior_state)
+        names, every = net.tensors(mean[: len(net.shapes)]), net.tensors(mean)
+        # The parameters that are not frozen, listed once: a large module has many submodules.
+        self._named = {key: p for key, p in model.named_parameters(remove_duplicate=False) if key in every}
+        self._bayesian = {id(p) for key, p in self._named.items() if key in names}
+        # Whether steps need the loss's gradients of all examples, not only the parameters' gradients.
+        self._each = getattr(self.posterior, "fisher", "empirical") == "empirical"
         self._records: list[Record] = []
         self._drawn: tuple[tuple[Tensor, ...], Any] | None = None  # noise of weights and of targets, of this step
         super().__init__(self._groups(groups), {"lr": self.posterior.lr})
@@ -145,13 +151,13 @@ class PosteriorOptimizer(torch.optim.Optimizer):
             self._drawn, self._after = (apart, noise), self._stream.generator.get_state()
         (apart, noise), i = self._drawn, len(self._records)
         s = i % self.posterior.samples
-        values = [v[None, None] for v in self._net.values(self._model)]
+        values = [v[None, None] for v in self._net.values(self._tensors())]
         layers = (*(v + _of(d, s) for v, d in zip(values, apart, strict=False)), *values[len(apart) :])
         batch: Any = self._net.inputs.examples(kwargs) if kwargs else args[0] if len(args) == 1 else args
         record = Record(self._net, layers, self._net.packed(batch).unsqueeze(0), s, step + (i << 32))
         self._draw_targets(record, _of(noise, s), step, i)
         scaler = self._scaler
-        record.listen(lambda: 1 / scaler.get_scale() if scaler else 1.0)
+        record.listen((lambda: 1 / scaler.get_scale()) if scaler else None, self._each)
         self._records.append(record)
         return record.returned
 
@@ -187,20 +193,23 @@ class PosteriorOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if self._drawn is None or not (records := [r for r in self._records if r.heard]):
             raise InputError("no backward pass since the last step was at sampled weights; run it within sampled()")
-        old, (apart, noise), (lr, points_lr) = self._at(self._net.values(self._model)), self._drawn, self._rates()
+        old, (apart, noise), (lr, points_lr) = self._at(self._net.values(self._tensors())), self._drawn, self._rates()
         weights, seen = (
             tuple(m.unsqueeze(1) + d for m, d in zip(old.mean, apart, strict=True)),
             self._seen(records, noise),
         )
-        posterior = self.posterior.with_settings(lr=lr, points_lr=points_lr, batch_norm_lr=points_lr)
-        object.__setattr__(posterior, "noisy_pass", lambda *_: (weights, seen))
+        posterior = copy.copy(self.posterior)  # `with_settings` would check all settings in every step
+        vars(posterior).update(lr=lr, points_lr=points_lr, batch_norm_lr=points_lr)
+        vars(posterior)["noisy_pass"] = lambda *_: (weights, seen)
         self._stream.generator.set_state(self._after)
         with parallel.within_group():
             new, _ = posterior.update(old, Batch(seen.out[:, 0], seen.y[:, 0]), self._stream, self._progress)
         if not bool(new.common.alive.all()):
             raise Failure("the step gave numbers that are not finite. Lower the learning rate (lr)")
         self.posterior_state = self._slowed(old, new, lr, points_lr)
-        self._net.module(self.posterior.at_mean(self.posterior_state), into=self._model)
+        own = self._tensors()
+        for key, value in self._net.tensors(self.posterior.at_mean(self.posterior_state)).items():
+            own[key].copy_(value)
         self._records, self._drawn = [], None
         return loss
 
@@ -237,13 +246,12 @@ class PosteriorOptimizer(torch.optim.Optimizer):
 
     def _gradients(self, factor: float) -> list[Tensor]:
         """Return `factor` times the parameters' gradients, [1, ...] for each layer, norm and point estimate."""
-        zero = {key: torch.zeros_like(p) for key, p in self._named() if p.grad is None}
-        found = {key: p.grad for key, p in self._named() if p.grad is not None}
-        every = self._net.values({**zero, **found, **dict(self._model.named_buffers())})
-        return [factor * g.to(self._stream.dtype).unsqueeze(0) for g in every]
+        grads = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in self._tensors().items()}
+        return [factor * g.to(self._stream.dtype).unsqueeze(0) for g in self._net.values(grads)]
 
-    def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return self._model.named_parameters(remove_duplicate=False)
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the parameters that are not frozen and, where the state has them, the buffers by name."""
+        return {**self._named, **dict(self._model.named_buffers())} if self._net.norms else dict(self._named)
 
     def _at(self, values: Sequence[Tensor]) -> State:
         """Return the state with these means, normalisations and point estimates."""
@@ -268,10 +276,8 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         if all(group["lr"] in (lr, points_lr) for group in self.param_groups) and len(self.param_groups) <= 2:
             return new
         rates = {id(p): group["lr"] for group in self.param_groups for p in group["params"]}
-        shares = {
-            key: rates.get(id(p), 0.0) / (lr if id(p) in self._bayesian else points_lr) for key, p in self._named()
-        }
-        tensors = {key: torch.full_like(p, shares[key]) for key, p in self._named()}
+        largest = {key: lr if id(p) in self._bayesian else points_lr for key, p in self._named.items()}
+        tensors = {key: torch.full_like(p, rates.get(id(p), 0.0) / largest[key]) for key, p in self._named.items()}
         tensors |= {key: torch.ones_like(t) for key, t in self._model.named_buffers()}
         pairs = zip(self.posterior.at_mean(old), self.posterior.at_mean(new), self._net.values(tensors), strict=True)
         self.posterior_state = new

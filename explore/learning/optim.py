@@ -103,11 +103,9 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         self._stream = rng.stream("fit")
         mean = self.posterior.at_mean(self.posterior_state)
         names, every = net.tensors(mean[: len(net.shapes)]), net.tensors(mean)
-        # The parameters that are not frozen, listed once: a large module has many submodules.
         self._named = {key: p for key, p in model.named_parameters(remove_duplicate=False) if key in every}
         self._bayesian = {id(p) for key, p in self._named.items() if key in names}
-        # Whether steps need the loss's gradients of all examples, not only the parameters' gradients.
-        self._each = getattr(self.posterior, "fisher", "empirical") == "empirical"
+        self._each = getattr(self.posterior, "fisher", "empirical") == "empirical"  # steps need gradients of examples
         self._records: list[Record] = []
         self._drawn: tuple[tuple[Tensor, ...], Any] | None = None  # noise of weights and of targets, of this step
         super().__init__(self._groups(groups), {"lr": self.posterior.lr})
@@ -194,10 +192,8 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         if self._drawn is None or not (records := [r for r in self._records if r.heard]):
             raise InputError("no backward pass since the last step was at sampled weights; run it within sampled()")
         old, (apart, noise), (lr, points_lr) = self._at(self._net.values(self._tensors())), self._drawn, self._rates()
-        weights, seen = (
-            tuple(m.unsqueeze(1) + d for m, d in zip(old.mean, apart, strict=True)),
-            self._seen(records, noise),
-        )
+        weights = tuple(m.unsqueeze(1) + d for m, d in zip(old.mean, apart, strict=True))
+        seen = self._seen(records, noise)
         posterior = copy.copy(self.posterior)  # `with_settings` would check all settings in every step
         vars(posterior).update(lr=lr, points_lr=points_lr, batch_norm_lr=points_lr)
         vars(posterior)["noisy_pass"] = lambda *_: (weights, seen)

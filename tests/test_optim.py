@@ -1,6 +1,8 @@
 """Posteriors as torch optimisers: steps equal updates, and what training loops do with optimisers works."""
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -286,3 +288,29 @@ def test_inputs_by_position_and_by_name_and_what_examples_share():
         states.append(optimizer.posterior_state)
         assert len(optimizer.sample_modules(3)) == 3
     close(*states)
+
+
+@pytest.mark.parametrize("cls", [optim.VOGN, optim.NoisyKFAC])
+def test_a_step_frees_its_passes_without_the_garbage_collector(cls):
+    model, x, y = problem()
+    optimizer = cls(model, "categorical", len(x), **LR)
+    gc.disable()
+    try:
+        with optimizer.sampled():
+            loss = F.cross_entropy(model(x), y)
+        record = optimizer._records[0]
+        seen = [weakref.ref(record), *map(weakref.ref, record.calls.taps)]
+        loss.backward()
+        optimizer.step()
+        del loss, record
+        assert not [each() for each in seen if each() is not None]
+    finally:
+        gc.enable()
+
+
+def test_a_step_takes_no_gradients_of_frozen_parameters():
+    model, x, y = problem()
+    model.conv.requires_grad_(False)
+    optimizer = trained(optim.NoisyKFAC(model, "categorical", len(x), bayesian=["b"], **LR), model, x, y)
+    assert not [key for key in optimizer._tensors() if key.startswith("conv.")]
+    assert model.conv.weight.grad is None

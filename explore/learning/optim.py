@@ -102,10 +102,11 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         with parallel.within_group():
             self.posterior_state = self.posterior.init(n_data, 1, rng.stream("init"))
         self._stream = rng.stream("fit")
-        self._parameters = dict(model.named_parameters(remove_duplicate=False))
-        self._tensors: dict[str, Tensor] = {**self._parameters, **dict(model.named_buffers())}
-        names = net.tensors(self.posterior.at_mean(self.posterior_state)[: len(net.shapes)])
-        self._bayesian = {id(p) for key, p in self._parameters.items() if key in names}
+        mean = self.posterior.at_mean(self.posterior_state)
+        names, every = net.tensors(mean[: len(net.shapes)]), net.tensors(mean)
+        self._named = {key: p for key, p in model.named_parameters(remove_duplicate=False) if key in every}
+        self._bayesian = {id(p) for key, p in self._named.items() if key in names}
+        self._each = getattr(self.posterior, "fisher", "empirical") == "empirical"  # steps need gradients of examples
         self._records: list[Record] = []
         self._drawn: tuple[tuple[Tensor, ...], Any] | None = None  # noise of weights and of targets, of this step
         super().__init__(self._groups(groups), {"lr": self.posterior.lr})
@@ -149,13 +150,13 @@ class PosteriorOptimizer(torch.optim.Optimizer):
             self._drawn, self._after = (apart, noise), self._stream.generator.get_state()
         (apart, noise), i = self._drawn, len(self._records)
         s = i % self.posterior.samples
-        values = [v[None, None] for v in self._net.values(self._tensors)]
+        values = [v[None, None] for v in self._net.values(self._tensors())]
         layers = (*(v + _of(d, s) for v, d in zip(values, apart, strict=False)), *values[len(apart) :])
         batch: Any = self._net.inputs.examples(kwargs) if kwargs else args[0] if len(args) == 1 else args
         record = Record(self._net, layers, self._net.packed(batch).unsqueeze(0), s, step + (i << 32))
         self._draw_targets(record, _of(noise, s), step, i)
         scaler = self._scaler
-        record.listen(lambda: 1 / scaler.get_scale() if scaler else 1.0)
+        record.listen((lambda: 1 / scaler.get_scale()) if scaler else None, self._each)
         self._records.append(record)
         return record.returned
 
@@ -192,10 +193,10 @@ class PosteriorOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if self._drawn is None or not (records := [r for r in self._records if r.heard]):
             raise InputError("no backward pass since the last step was at sampled weights; run it within sampled()")
-        old, (apart, noise), (lr, points_lr) = self._at(), self._drawn, self._rates()
+        old, (apart, noise), (lr, points_lr) = self._at(self._net.values(self._tensors())), self._drawn, self._rates()
         weights = tuple(m.unsqueeze(1) + d for m, d in zip(old.mean, apart, strict=True))
         seen = self._seen(records, noise)
-        posterior = copy.copy(self.posterior)
+        posterior = copy.copy(self.posterior)  # `with_settings` would check all settings in every step
         vars(posterior).update(
             lr=lr, points_lr=points_lr, batch_norm_lr=points_lr, noisy_pass=lambda *_: (weights, seen)
         )
@@ -205,8 +206,9 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         if not bool(new.common.alive.all()):
             raise Failure("the step gave numbers that are not finite. Lower the learning rate (lr)")
         self.posterior_state = self._slowed(old, new, lr, points_lr)
-        for key, t in self._net.tensors(self.posterior.at_mean(self.posterior_state)).items():
-            self._tensors[key].copy_(t)
+        own, new_values = self._tensors(), self._net.tensors(self.posterior.at_mean(self.posterior_state))
+        for key, value in new_values.items():
+            own[key].copy_(value)
         self._records, self._drawn = [], None
         return loss
 
@@ -243,14 +245,15 @@ class PosteriorOptimizer(torch.optim.Optimizer):
 
     def _gradients(self, factor: float) -> list[Tensor]:
         """Return `factor` times the parameters' gradients, [1, ...] for each layer, norm and point estimate."""
-        named = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in self._parameters.items()}
-        every = self._net.values({**self._tensors, **named})
-        return [factor * g.to(self._stream.dtype).unsqueeze(0) for g in every]
+        grads = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in self._tensors().items()}
+        return [factor * g.to(self._stream.dtype).unsqueeze(0) for g in self._net.values(grads)]
 
-    def _at(self, values: Sequence[Tensor] | None = None) -> State:
-        """Return the state with these means, normalisations and point estimates, by default the module's."""
-        if values is None:
-            values = self._net.values(self._tensors)
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the parameters that are not frozen and, if the state has any of them, the buffers."""
+        return {**self._named, **dict(self._model.named_buffers())} if self._net.norms else dict(self._named)
+
+    def _at(self, values: Sequence[Tensor]) -> State:
+        """Return the state with these means, normalisations and point estimates."""
         shared, count = self.posterior_state.common, len(self._net.shapes)
         copies = [v.detach().clone(memory_format=torch.contiguous_format).unsqueeze(0) for v in values]
         more = tuple(v.unsqueeze(0) for v in copies[count:])
@@ -272,9 +275,9 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         if all(group["lr"] in (lr, points_lr) for group in self.param_groups) and len(self.param_groups) <= 2:
             return new
         rates = {id(p): group["lr"] for group in self.param_groups for p in group["params"]}
-        base = {key: lr if id(p) in self._bayesian else points_lr for key, p in self._parameters.items()}
-        tensors = {key: torch.ones_like(t) for key, t in self._tensors.items()}
-        tensors |= {key: torch.full_like(p, rates.get(id(p), 0.0) / base[key]) for key, p in self._parameters.items()}
+        largest = {key: lr if id(p) in self._bayesian else points_lr for key, p in self._named.items()}
+        tensors = {key: torch.full_like(p, rates.get(id(p), 0.0) / largest[key]) for key, p in self._named.items()}
+        tensors |= {key: torch.ones_like(t) for key, t in self._model.named_buffers()}
         pairs = zip(self.posterior.at_mean(old), self.posterior.at_mean(new), self._net.values(tensors), strict=True)
         self.posterior_state = new
         return self._at([torch.lerp(a[0, 0], b[0, 0], share) for a, b, share in pairs])
@@ -326,7 +329,7 @@ def _recording(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def _of(values: Any, sample: int) -> Any:
-    """Return a sample of tensors [1, S, ...], with the axis S; or what all samples share."""
+    """Return a sample of tensors [1, S, ...], or what all samples share, with the axis of samples."""
     return tree.map_tensors(lambda t: t[:, sample : sample + 1] if t.shape[1] > 1 else t, values)
 
 

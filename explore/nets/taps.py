@@ -1,8 +1,8 @@
 """The taps of all layers of a network, from the gradients of their pre-activations."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, cast
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ class Calls:
 
     def __init__(self, slots: Sequence[WeightSlot], calls: Sequence[list[Use]]):
         self._slots, self._calls = slots, calls
+        self.shapes = [(slot.inputs, slot.outputs) for slot in slots]
         self.taps = [tap for uses in calls for use in uses for tap in use.taps]  # the pre-activations
         self._makers: list[list[Callable[[Tensor], Taps]]] = []
 
@@ -78,21 +79,30 @@ class Record:
         self.returned, self.out = done.returned, done.out.detach()
         self.statistics = tuple(s.detach() for s in done.statistics)
         self.calls, self.sample, self.y = net.calls(done), sample, cast(Tensor | None, None)
-        self.heard = False  # whether a backward pass came
+        self.heard, self._kept = False, True  # whether a backward pass came, and whether to keep its gradients
         self.grads: list[Tensor | None] = [None] * len(self.calls.taps)
         self.fisher: list[LayerTaps] = []  # of the gradients of drawn targets
         self._graph: Tensor | None = done.out
 
-    def listen(self, factor: Any) -> None:
-        """Keep the gradients of the backward pass to come, times `factor()`."""
-        self._graph = None
-        for i, tap in enumerate(self.calls.taps):
-            tap.register_hook(partial(self._heard, i, factor))
+    def listen(self, factor: Callable[[], float] | None = None, keep: bool = True) -> None:
+        """Notice the backward pass to come, and `keep` its gradients, times `factor()`."""
+        self._graph, self._kept, record = None, keep, ref(self)  # a hook that holds the record would never be freed
 
-    def _heard(self, i: int, factor: Any, grad: Tensor) -> None:
+        def listener(i: int) -> Callable[[Tensor], None]:
+            def hook(grad: Tensor) -> None:
+                if kept := record():
+                    kept._heard(i, factor, grad)
+
+            return hook
+
+        for i, tap in enumerate(self.calls.taps):
+            tap.register_hook(listener(i))
+
+    def _heard(self, i: int, factor: Callable[[], float] | None, grad: Tensor) -> None:
         self.heard = True
-        grad, before = grad.detach() * factor(), self.grads[i]
-        self.grads[i] = grad if before is None else before + grad
+        if self._kept:
+            grad, before = grad.detach() if factor is None else grad.detach() * factor(), self.grads[i]
+            self.grads[i] = grad if before is None else before + grad
 
     def pullback(self, dout: Tensor) -> LayerTaps:
         """Return the taps of other gradients of the output, and keep them."""
@@ -102,7 +112,10 @@ class Record:
         return self.fisher[-1]
 
     def taps(self, factor: float) -> LayerTaps:
-        """Return the taps of the backward pass, whose gradients are multiplied by `factor`."""
+        """Return the taps of the backward pass, whose gradients are multiplied by `factor`; empty if not kept."""
+        if not self._kept:
+            shape, none = (1, 1, self.out.shape[2], 1), self.out.new_zeros(())
+            return LayerTaps(Taps(none.expand(*shape, i), none.expand(*shape, o)) for i, o in self.calls.shapes)
         return self._taps([g if g is None else factor * g for g in self.grads], self.out)
 
     def _taps(self, grads: Iterable[Tensor | None], dout: Tensor) -> LayerTaps:

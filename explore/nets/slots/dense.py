@@ -42,6 +42,9 @@ class LinearSlot(WeightSlot, nn.Linear):
         return h.reshape(r * s * b, *a.shape[1:-1], w.shape[-1])
 
     def _affine(self, a: Tensor, w: Tensor) -> Tensor:
+        if len(w) == 1:  # as torch's own layer; `product` may transpose its memory, which slows down what follows
+            weight, bias = (w[0, :-1], w[0, -1]) if self.has_bias else (w[0], None)
+            return F.linear(a[0], weight.mT, bias).unsqueeze(0)
         return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)
 
     def examples(self, a: Tensor, lead: Lead) -> Tensor:

@@ -64,7 +64,7 @@ def test_steps_are_updates(cls, reduction):
     model, x, y = problem()
     net = Net(model, trained=True)
     optimizer = cls(model, "categorical", n_data=100, reduction=reduction, **LR)
-    posterior = registry.posterior(cls.name, net, "categorical", None).with_settings(
+    posterior = registry.posterior(cls.name, net, "categorical", "image").with_settings(
         **{key: value for key, value in vars(optimizer.posterior).items() if key not in ("net", "likelihood")}
     )
     rng = Rng(0, dtype=torch.float64)
@@ -89,7 +89,7 @@ def plain(seed=0):
 
 def updates(optimizer, net, x, y, steps, total=None):
     """The state after updates by the posterior of an optimizer."""
-    posterior = registry.posterior(optimizer.name, net, optimizer.posterior.likelihood).with_settings(
+    posterior = registry.posterior(optimizer.name, net, optimizer.posterior.likelihood, "image").with_settings(
         **{key: v for key, v in vars(optimizer.posterior).items() if key not in ("net", "likelihood")}
     )
     rng = Rng(0, dtype=torch.float64)

@@ -54,7 +54,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         reduction: what the loss does with the examples of a batch: "mean" or "sum".
         samples: forward passes per step and examples, each at other weights; the optimizer averages them. With more
             passes than these, the examples of a step are given in parts (gradient accumulation).
-        preset: of the posterior.
+        preset: of the posterior; "image" is for networks that start anywhere.
         steps: number of all steps, for the posterior's own schedules; None: its settings stay as they are, and
             torch's schedulers may change `lr`.
         bayesian: which layers get a distribution, see `Net`. All other parameters are point estimates.
@@ -78,15 +78,13 @@ class PosteriorOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self, model: nn.Module, likelihood: Any, n_data: float, *, reduction: str = "mean", samples: int = 1,
-        preset: str | None = None, steps: int | None = None, bayesian: Any = "all", output: Any = None,
+        preset: str = "image", steps: int | None = None, bayesian: Any = "all", output: Any = None,
         every_pass: bool = False, scaler: Any = None, groups: Iterable[Mapping[str, Any]] = (), seed: int = 0,
         **settings: Any,
     ):  # fmt: skip
         if reduction not in ("mean", "sum"):
             raise one_of("reduction", reduction, ("mean", "sum"))
         net = Net(model, trained=True, bayesian=bayesian, output=output)
-        kinds = registry.presets(registry.find("posteriors", self.name))
-        preset = ("image" if "image" in kinds else None) if preset is None else preset
         if wrong := [key for key, value in ONE_PASS.items() if settings.get(key, value) != value]:
             raise InputError(f"{wrong[0]} of an optimizer must be {ONE_PASS[wrong[0]]}; its steps have one pass")
         posterior = registry.posterior(self.name, net, likelihood, preset, samples=samples, **settings)
@@ -266,8 +264,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
     def _rates(self) -> tuple[float, float]:
         """Return the largest learning rates of means and of point estimates."""
         held = [(g["lr"], {id(p) in self._bayesian for p in g["params"]}) for g in self.param_groups]
-        largest = (max((lr for lr, kinds in held if fate in kinds), default=0.0) for fate in (True, False))
-        lr, points_lr = (max(float(rate), LEAST) for rate in largest)
+        lr, points_lr = (max([LEAST, *(float(lr) for lr, kinds in held if fate in kinds)]) for fate in (True, False))
         return lr, points_lr
 
     def _slowed(self, old: State, new: State, lr: float, points_lr: float) -> State:

@@ -55,7 +55,7 @@ def attributes(old: str, new: str) -> Callable[[str], Any]:
         if name.startswith("__"):
             raise AttributeError(name)
         value = getattr(importlib.import_module(new), name)
-        if old.removeprefix("explore.") in MOVED:
+        if old.removeprefix("explore.") not in SHORT:
             warnings.warn(f"import {name} from {new}; the next release removes {old}", FutureWarning, 2)
         return value
 

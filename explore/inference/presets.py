@@ -40,7 +40,8 @@ def recommended(rows: int, columns: int = 0, likelihood: str = "heteroscedastic"
     """Return the recommended posterior for a table, and its settings; `rows` is the number of labelled rows."""
     numbers = likelihood in NUMBERS
     name = "gp" if numbers and rows <= FEW_LABELS else "noisy-kfac"
-    task = "classification" if registry.find("likelihoods", likelihood).discrete else "regression"
+    classes = not likelihood or registry.find("likelihoods", likelihood).discrete  # "": of classes not known yet
+    task = "classification" if classes else "regression"
     return name, recommended_settings(registry.find("posteriors", name), rows, columns, task, likelihood=likelihood)
 
 

@@ -69,7 +69,7 @@ CHANGES = {
     "NoisyEKFAC": ours("NoisyEKFAC"),
     "SLANG": ours("SLANG"),
 }
-HESSIANS = {"IVON": (0.1, 0.5), "EVON": (0.1, 1.0)}
+HESSIANS = {"IVON": (0.1, 0.5, 2.0), "EVON": (0.1, 1.0, 3.0)}
 CANDIDATES: dict[str, tuple[float, ...]] = {
     "Adam": (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016), "IVON": (0.05, 0.1, 0.2, 0.4), "EVON": (0.003, 0.01, 0.03),
     "VOGN": (0.00025, 0.0005, 0.001, 0.002), "NoisyAdam": (0.05, 0.1, 0.2, 0.4),

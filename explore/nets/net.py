@@ -198,7 +198,7 @@ class Net(Passes, Network):
             if train:
                 points = [v.detach().requires_grad_() for v in layers[len(self._slots) :] if isinstance(v, Tensor)]
                 layers = [*layers[: len(self._slots)], *points]
-            done = self._run(layers, x, samples, taps=True, train=train, seed=seed)
+            done = self._run(layers, x, samples, taps=True, train=train, seed=seed, last=last)
         calls = Calls(self._slots[-last:], done.calls[-last:])
         wanted = [*calls.taps, *points]
 

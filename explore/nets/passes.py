@@ -80,7 +80,14 @@ class Passes:
         self._layout = torch.contiguous_format  # memory layout of images if R and S are 1
 
     def _run(
-        self, layers: Layers, x: Tensor, samples: int | None, taps: bool = False, train: bool = False, seed: int = 0
+        self,
+        layers: Layers,
+        x: Tensor,
+        samples: int | None,
+        taps: bool = False,
+        train: bool = False,
+        seed: int = 0,
+        last: int = 0,
     ) -> Pass:
         if x.dim() < 2 or not x.shape[1]:
             raise InputError(f"inputs must have shape [replicas, examples, ...]; got {list(x.shape)}")
@@ -89,7 +96,7 @@ class Passes:
             self.check(x.detach(), dtype)
         samples = count_samples(layers[: len(self._slots)], samples, equal=True)
         with self._training(seed, x.device) if train and self.random else nullcontext():
-            mode = Mode((x.shape[0], samples, x.shape[1]), taps, train, self._early)
+            mode = Mode((x.shape[0], samples, x.shape[1]), taps, train, self._early, last=last)
             members = max([1, *(p.shape[1] for p in self._own_values(layers))])
             if len(x) * members > 1 and self._own:
                 return self._one_by_one(layers, x, mode, members)
@@ -124,7 +131,8 @@ class Passes:
 
     def _pass(self, layers: Layers, x: Tensor, mode: Mode) -> Pass:
         def read() -> tuple[list[list[Use]], tuple[Tensor, ...]]:
-            calls = [[Use(c.inputs, [c.tap], c.lead, c.per) for c in slot.made()] for slot in self._slots if mode.taps]
+            made = (slot.made() for slot in self._slots if mode.taps)
+            calls = [[Use(c.inputs, [c.tap], c.lead, c.per) for c in of_slot if c is not None] for of_slot in made]
             return calls, tuple(slot.statistics() for slot in self._norms if mode.train)
 
         returned, out, (calls, statistics) = self._called(layers, x, mode, read)
@@ -166,8 +174,9 @@ class Passes:
             more = also if self._norms or points else ""
             raise InputError(f"expected {count} weight matrices{more}; got {len(layers)} tensors in all")
         values = iter(layers)
-        for slot in (*self._slots, *self._norms):
-            slot.begin(next(values), mode)
+        before = count - (mode.last or count)  # layers without taps
+        for i, slot in enumerate((*self._slots, *self._norms)):
+            slot.begin(next(values), mode._replace(taps=False) if i < before else mode)
         for affine in self._affine:
             affine.begin([next(values) for _ in affine.keys], mode)
         self._buffers.move(x.device, x.dtype if x.is_floating_point() else dtype_of(layers[0]))

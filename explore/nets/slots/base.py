@@ -45,6 +45,7 @@ class Mode(NamedTuple):
     taps: bool = False  # whether to record calls
     train: bool = False  # whether batch norm uses the statistics of the batch
     early: bool = False  # whether inputs that no weights have changed yet are given once for all samples
+    last: int = 0  # number of last layers whose calls are recorded; 0: all
     probe: bool = False  # whether to apply one set of weights to everything, and record shapes
 
 
@@ -207,7 +208,9 @@ class WeightSlot(Slot):
 
     def made(self) -> list[Call]:
         calls: list[Call] = super().made()
-        if any(call.inputs._version != call.version for call in calls):  # gradients would meet the wrong inputs
+        if any(
+            call is not None and call.inputs._version != call.version for call in calls
+        ):  # gradients would meet the wrong inputs
             raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
         return calls
 

@@ -448,9 +448,11 @@ def test_several_inputs_are_rows_of_numbers():
     rows, layers = net.packed(batch | {"none": None}), net.initial(1, Rng(0), 1)
     assert rows.shape == (N, 3 + 6 + 1) and rows.dtype == torch.float32
     expected = module(**batch)["scores"].detach()
-    close(net.output(layers, rows[None])[0, 0], expected)
+    torch.testing.assert_close(net.output(layers, rows[None])[0, 0], expected)
     shorter = batch | {"ids": batch["ids"][:, :2]}
-    close(net.output(layers, net.packed(shorter)[None])[0, 0], module(**shorter)["scores"].detach())
+    torch.testing.assert_close(
+        net.output(layers, net.packed(shorter)[None])[0, 0], module(**shorter)["scores"].detach()
+    )
     assert copy.deepcopy(net).packed(tuple(batch.values())[:2]).shape == (N, 9)
     words = Net(build("recurrent")[0])
     assert words.packed(torch.zeros(2, 3, dtype=torch.int64)).dtype == torch.int64

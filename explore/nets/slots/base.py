@@ -206,8 +206,8 @@ class WeightSlot(Slot):
         self.calls.append(Call(a, tap, self._lead_in, per, a._version))
         return tap.clone()  # later layers may change their input in place (ReLU(inplace=True), x += y)
 
-    def made(self) -> list[Call]:
-        calls: list[Call] = super().made()
+    def made(self) -> list[Call | None]:
+        calls: list[Call | None] = super().made()
         if any(
             call is not None and call.inputs._version != call.version for call in calls
         ):  # gradients would meet the wrong inputs

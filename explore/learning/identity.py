@@ -15,6 +15,7 @@ from torch import Tensor
 
 from explore.core.errors import InputError, listed
 from explore.core.rng import Rng
+from explore.learning.items import Items
 from explore.nets.net import Net
 from explore.nets.protocols import Network
 
@@ -87,7 +88,7 @@ def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
             )
 
 
-def fingerprints(x: Tensor) -> UInt8[np.ndarray, "P 16"]:
+def fingerprints(x: Tensor | Items) -> UInt8[np.ndarray, "P 16"]:
     """Return a hash of 16 bytes for each point of x [P, ...], from its float64 values."""
     # + 0.0 replaces -0.0, which equals 0.0, by 0.0.
     rows = (row for part in x.split(1024) for row in part.to("cpu", torch.float64).numpy() + 0.0)
@@ -95,7 +96,9 @@ def fingerprints(x: Tensor) -> UInt8[np.ndarray, "P 16"]:
     return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, BYTES)
 
 
-def digest(x: Tensor, prints: UInt8[np.ndarray, "P 16"], allowed: Bool[Tensor, "T P"]) -> UInt8[np.ndarray, "T 32"]:
+def digest(
+    x: Tensor | Items, prints: UInt8[np.ndarray, "P 16"], allowed: Bool[Tensor, "T P"]
+) -> UInt8[np.ndarray, "T 32"]:
     """Return one hash per trial, from all fingerprints and the trial's mask, independent of the order of points."""
     contents, kind = np.unique(prints, axis=0, return_inverse=True)
     head = hashlib.sha256(str(tuple(x.shape)).encode() + contents.tobytes())

@@ -218,14 +218,17 @@ def test_passes_in_training_mode_and_closures():
     by_hand = trained(optim.VOGN(model, "categorical", 100, **LR), model, x, y, 2)
     optimizer = optim.VOGN(other, "categorical", 100, every_pass=True, **LR)
 
+    losses: list[torch.Tensor] = []
+
     def closure():
         loss = F.cross_entropy(other(x), y)
         optimizer.zero_grad()  # some trainers do so between the two passes
         loss.backward()
+        losses.append(loss)
         return loss
 
     for _ in range(2):
-        assert optimizer.step(closure) > 0
+        assert optimizer.step(closure) is losses[-1] and losses[-1] > 0
     close(optimizer.posterior_state, by_hand.posterior_state)
     with torch.no_grad():
         torch.testing.assert_close(other(x), model(x))

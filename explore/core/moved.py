@@ -33,18 +33,17 @@ MOVED = {
 }
 
 SHORT = {"optim": "learning.optim"}
+NAMES = MOVED | SHORT
 
 
 class Moved(MetaPathFinder, Loader):
     """An import hook that loads an old name as an empty module, whose attributes are looked up in the new module."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return (
-            ModuleSpec(fullname, self, is_package=True) if fullname.removeprefix("explore.") in MOVED | SHORT else None
-        )
+        return ModuleSpec(fullname, self, is_package=True) if fullname.removeprefix("explore.") in NAMES else None
 
     def exec_module(self, module: ModuleType) -> None:
-        new = (MOVED | SHORT)[module.__name__.removeprefix("explore.")]
+        new = NAMES[module.__name__.removeprefix("explore.")]
         module.__dict__["__getattr__"] = attributes(module.__name__, f"explore.{new}")
 
 

@@ -68,7 +68,7 @@ class Taps:
     ):
         self._inputs, self.grads, self._weight_gradient = inputs, grads, weight_gradient
         self.second_moment, self.example_gradients, self._mean_inputs = second_moment, example_gradients, mean_inputs
-        self.given: Tensor | None = None  # the result of `gradient`, if it is known
+        self.known_gradient: Tensor | None = None  # the result of `gradient`, if it is known
 
     @property
     def inputs(self) -> Float[Tensor, "R _S B T I"]:
@@ -88,8 +88,8 @@ class Taps:
 
     def gradient(self) -> Float[Tensor, "R I O"]:
         """Return the sum of `a g^T` over samples, examples and positions."""
-        if self.given is not None:
-            return self.given
+        if self.known_gradient is not None:
+            return self.known_gradient
         if self._weight_gradient:
             return self._weight_gradient(self.grads, False).squeeze(1)
         a, g = self.inputs, self.grads

@@ -61,7 +61,7 @@ def joined() -> Iterator[World]:
     store = dist.PrefixStore(f"attempt-{attempt()}", store)
     dist.init_process_group(store=store, rank=rank, world_size=size)
     try:
-        with within(World(dist.get_world_size(), dist.get_rank())):
+        with within_group():
             yield world()
     finally:
         dist.destroy_process_group()

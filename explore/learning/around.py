@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from explore import registry
+from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
@@ -21,7 +22,7 @@ from explore.learning.scaling import examples
 from explore.nets.net import Net
 
 BATCH = 256  # examples per batch of the pass
-UPDATES = 30  # of the noise; a single one suffices for Gaussian noise
+UPDATES = 30  # of the noise at most; Gaussian noise is fitted by one
 
 
 def laplace(
@@ -127,5 +128,8 @@ def _with_noise(posterior: Any, state: State, data: Batch) -> State:
     at_once = replace(likelihood, rate=1.0)
     noise = state.common.noise
     for _ in range(UPDATES):
+        before = noise
         noise = at_once.update(noise, out, data.y.unsqueeze(1), float(state.common.n_data), 1.0)
+        if all(map(torch.equal, tree.tensors(noise), tree.tensors(before))):
+            break
     return state._replace(common=state.common._replace(noise=noise))

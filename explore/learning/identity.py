@@ -32,10 +32,8 @@ def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"
     The outputs are the same on every device. Modules with equal repr() but different forward() have different outputs.
     """
     fixed = Rng(0)
-    layers = [t.unsqueeze(1).to(rng.device, rng.dtype) for t in net.glorot(1, fixed)] + [
-        *net.unit_norms(1, rng),
-        *net.initial_points(1, rng),
-    ]
+    weights = (t.unsqueeze(1).to(rng.device, rng.dtype) for t in net.glorot(1, fixed))
+    layers = [*weights, *net.unit_norms(1, rng), *net.initial_points(1, rng)]
     x = fixed.normal(1, OUTPUTS, *shape).to(rng.device, rng.dtype)
     x = torch.zeros_like(x) if net.inputs.whole else x  # which may look up rows of a table
     with torch.no_grad():

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from explore import registry
 from explore.core import tree
-from explore.core.errors import Failure, InputError, one_of
+from explore.core.errors import Failure, InputError, check_known
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, LayerTaps, NormTaps, State
 from explore.execution import parallel
@@ -82,8 +82,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         every_pass: bool = False, scaler: Any = None, groups: Iterable[Mapping[str, Any]] = (), seed: int = 0,
         **settings: Any,
     ):  # fmt: skip
-        if reduction not in ("mean", "sum"):
-            raise one_of("reduction", reduction, ("mean", "sum"))
+        check_known("reduction", [reduction], ("mean", "sum"))
         net = Net(model, trained=True, bayesian=bayesian, output=output)
         if wrong := [key for key, value in ONE_PASS.items() if settings.get(key, value) != value]:
             raise InputError(f"{wrong[0]} of an optimizer must be {ONE_PASS[wrong[0]]}; its steps have one pass")
@@ -163,9 +162,9 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         due = not (step + 1) % getattr(self.posterior, "statistics_interval", 1)
         if getattr(self.posterior, "fisher", "empirical") == "empirical" or not due:
             return
-        seen: Any = LayerTaps()
-        seen.norms = (None,) * len(self._net.norms)
-        done: Any = steps.Pass(noise, record.out, None, None, seen, record.pullback)  # type: ignore[arg-type]
+        norms_only: Any = LayerTaps()  # of the other taps, the Fisher matrix needs none
+        norms_only.norms = (None,) * len(self._net.norms)
+        done: Any = steps.Pass(noise, record.out, None, None, norms_only, record.pullback)  # type: ignore[arg-type]
         with parallel.within_group():
             rng = parallel.apart(self._stream, step + 1, 2) if i == 0 else self._stream.shard(step, i)
             steps.fisher_taps(self.posterior.fisher, self.posterior.likelihood, done, rng)
@@ -191,16 +190,19 @@ class PosteriorOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if self._drawn is None or not (records := [r for r in self._records if r.heard]):
             raise InputError("no backward pass since the last step was at sampled weights; run it within sampled()")
-        old, (apart, noise), (lr, points_lr) = self._at(self._net.values(self._tensors())), self._drawn, self._rates()
+        old = self._moved(self.posterior_state, self._net.values(self._tensors()))
+        (apart, noise), (lr, points_lr) = self._drawn, self._rates()
         weights = tuple(m.unsqueeze(1) + d for m, d in zip(old.mean, apart, strict=True))
-        seen = self._seen(records, noise)
+        joint_pass = self._joint_pass(records, noise)
         posterior = copy.copy(self.posterior)  # `with_settings` would check all settings in every step
         vars(posterior).update(
-            lr=lr, points_lr=points_lr, batch_norm_lr=points_lr, noisy_pass=lambda *_: (weights, seen)
+            lr=lr, points_lr=points_lr, batch_norm_lr=points_lr, noisy_pass=lambda *_: (weights, joint_pass)
         )
         self._stream.generator.set_state(self._after)
         with parallel.within_group():
-            new, _ = posterior.update(old, Batch(seen.out[:, 0], seen.y[:, 0]), self._stream, self._progress)
+            new, _ = posterior.update(
+                old, Batch(joint_pass.out[:, 0], joint_pass.y[:, 0]), self._stream, self._progress
+            )
         if not bool(new.common.alive.all()):
             raise Failure("the step gave numbers that are not finite. Lower the learning rate (lr)")
         self.posterior_state = self._slowed(old, new, lr, points_lr)
@@ -210,7 +212,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         self._records, self._drawn = [], None
         return loss
 
-    def _seen(self, records: list[Record], noise: Any) -> steps.Pass:
+    def _joint_pass(self, records: list[Record], noise: Any) -> steps.Pass:
         """Return the passes as one of all samples and examples."""
         samples, parts = self.posterior.samples, len(records) // self.posterior.samples
         if [record.sample for record in records] != list(range(samples)) * parts:
@@ -220,7 +222,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         out = torch.cat(list(rows), 2)
         sums = self._gradients(-float(out.shape[2] if self._mean else 1))
         for of_layer, g in zip(taps, sums, strict=False):
-            of_layer.given = g
+            of_layer.known_gradient = g
         statistics = [torch.cat(of_norm).unflatten(0, (parts, samples)).mean(0, keepdim=True).squeeze(2)
                       for of_norm in zip(*(record.statistics for record in records), strict=True)]  # fmt: skip
         rest = sums[len(taps) :]
@@ -233,9 +235,9 @@ class PosteriorOptimizer(torch.optim.Optimizer):
 
     def _targets(self, records: list[Record], noise: Any, out: Tensor) -> Tensor:
         """Return the targets of `loss`. Where steps do not need them, as the noise is known, drawn ones do, too."""
-        likelihood, given = self.posterior.likelihood, [r.y for r in records[:: self.posterior.samples]]
-        if all(y is not None for y in given):
-            return torch.cat([y for y in given if y is not None], 2)
+        likelihood, targets = self.posterior.likelihood, [r.y for r in records[:: self.posterior.samples]]
+        if all(y is not None for y in targets):
+            return torch.cat([y for y in targets if y is not None], 2)
         if noise is not None and getattr(likelihood, "noise_std", None) is None:
             kind = type(likelihood).__name__
             raise InputError(f"{kind} learns its noise from targets; compute the loss by optimizer.loss(output, y)")
@@ -250,16 +252,14 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         """Return the parameters that are not frozen and, if the state has any of them, the buffers."""
         return {**self._named, **dict(self._model.named_buffers())} if self._net.norms else dict(self._named)
 
-    def _at(self, values: Sequence[Tensor]) -> State:
+    def _moved(self, state: State, values: Sequence[Tensor]) -> State:
         """Return the state with these means, normalisations and point estimates."""
-        shared, count = self.posterior_state.common, len(self._net.shapes)
+        shared, count = state.common, len(self._net.shapes)
         copies = [v.detach().clone(memory_format=torch.contiguous_format).unsqueeze(0) for v in values]
         more = tuple(v.unsqueeze(0) for v in copies[count:])
         norms = shared.norms._replace(values=more[: len(self._net.norms)])
         points = shared.points._replace(values=more[len(self._net.norms) :])
-        return self.posterior_state._replace(
-            mean=tuple(copies[:count]), common=shared._replace(norms=norms, points=points)
-        )
+        return state._replace(mean=tuple(copies[:count]), common=shared._replace(norms=norms, points=points))
 
     def _rates(self) -> tuple[float, float]:
         """Return the largest learning rates of means and of point estimates."""
@@ -269,15 +269,15 @@ class PosteriorOptimizer(torch.optim.Optimizer):
 
     def _slowed(self, old: State, new: State, lr: float, points_lr: float) -> State:
         """Return the state with smaller steps where a group has a smaller learning rate."""
+        rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
+        largest = {True: lr, False: points_lr}
+        shares = {key: rates.get(id(p), 0.0) / largest[id(p) in self._bayesian] for key, p in self._named.items()}
         if all(group["lr"] in (lr, points_lr) for group in self.param_groups) and len(self.param_groups) <= 2:
             return new
-        rates = {id(p): group["lr"] for group in self.param_groups for p in group["params"]}
-        largest = {key: lr if id(p) in self._bayesian else points_lr for key, p in self._named.items()}
-        tensors = {key: torch.full_like(p, rates.get(id(p), 0.0) / largest[key]) for key, p in self._named.items()}
+        tensors = {key: torch.full_like(p, shares[key]) for key, p in self._named.items()}
         tensors |= {key: torch.ones_like(t) for key, t in self._model.named_buffers()}
         pairs = zip(self.posterior.at_mean(old), self.posterior.at_mean(new), self._net.values(tensors), strict=True)
-        self.posterior_state = new
-        return self._at([torch.lerp(a[0, 0], b[0, 0], share) for a, b, share in pairs])
+        return self._moved(new, [torch.lerp(a[0, 0], b[0, 0], share) for a, b, share in pairs])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and forget passes whose gradients they were."""

@@ -31,8 +31,7 @@ from explore.learning.identity import check_same, described
 from explore.learning.model import FittedModel, check_alive, check_made
 from explore.learning.pool import Scales, at_zero
 from explore.learning.scaling import UNSCALED, labels, numbers, shaped
-from explore.nets.likelihoods import check_logits
-from explore.nets.protocols import check_targets
+from explore.nets.protocols import check_logits, check_targets
 
 VALIDATION = 30  # weight samples of validation scores
 LABELS = ("labels", "label")  # names of y in a batch that is a dict

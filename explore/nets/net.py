@@ -78,9 +78,13 @@ class Net(Passes, Network):
         self.norms = tuple(slot.norm for slot in norms)
         self.weights = sum(i * o for i, o in self.shapes)
         self.outputs = self.shapes[-1][1] if outputs is None else outputs
+        a, b = len(slots), len(slots) + len(norms)
         with torch.no_grad():
-            self._values = tuple(t.clone(memory_format=torch.contiguous_format) for t in self.values(self._source))
-        if not all(bool(t.isfinite().all()) for t in self._values[0 if trained else len(slots) + len(norms) :]):
+            values = self.values(self._source)[0 if trained else b :]
+            values = tuple(t.clone(memory_format=torch.contiguous_format) for t in values)
+        # The module's weights, normalisations and point estimates; of an untrained module, only the last.
+        self._origin = (values[:a], values[a:b], values[b:]) if trained else ((), (), values)
+        if not all(bool(t.isfinite().all()) for t in values):
             raise InputError("the module has NaN or infinite weights; leave trained=True out of Net")
 
     def __repr__(self) -> str:
@@ -131,15 +135,13 @@ class Net(Passes, Network):
         """Return the weights that posteriors start from: the module's weights if `trained`, else `glorot` weights."""
         if not self.trained:
             return self.glorot(replicas, rng, *samples)
-        weights = self._values[: len(self._slots)]
-        return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in weights)
+        return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._origin[0])
 
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Return the batch-norm tensors that posteriors start from: the module's if `trained`, else `unit_norms`."""
         if not self.trained:
             return self.unit_norms(replicas, rng)
-        count = len(self._slots)
-        return _repeated(self._values[count : count + len(self._norms)], replicas, rng)
+        return _repeated(self._origin[1], replicas, rng)
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Return batch-norm tensors for a new network: scale 1, shift 0, running mean 0 and running variance 1."""
@@ -148,7 +150,7 @@ class Net(Passes, Network):
 
     def initial_points(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 ..."], ...]:
         """Return the values in the module of the parameters that are trained as point estimates."""
-        return _repeated(self._values[len(self._slots) + len(self._norms) :], replicas, rng)
+        return _repeated(self._origin[2], replicas, rng)
 
     def forward(
         self, layers: Layers, x: Tensor, samples: int | None = None, last: int = 0

@@ -42,12 +42,8 @@ def of(slot: Any, tensors: Mapping[str, Tensor]) -> Tensors:
 
 def restored(values: Tensors, rewritten: Mapping[str, str]) -> Tensors:
     """Return `values` by the names in the user's module, some of whose layers were rewritten (`fates.rewrite`)."""
-    values = dict(values)
-    for name, kind in rewritten.items():
-        prefix = _prefix(name)
-        if kind == "transposed":
-            values[f"{prefix}weight"] = values[f"{prefix}weight"].mT
-            continue
+    values = _turned(values, rewritten)
+    for prefix, kind in _attention(rewritten):
         weights = [values.pop(f"{prefix}{part}.weight") for part in PARTS]
         biases = [values.pop(f"{prefix}{part}.bias", None) for part in PARTS]
         if kind == "apart":
@@ -61,18 +57,25 @@ def restored(values: Tensors, rewritten: Mapping[str, str]) -> Tensors:
 
 def rewritten(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> Tensors:
     """Return tensors of the user's module by the names of the layers that were rewritten; the inverse of `restored`."""
-    values = dict(tensors)
-    for name, kind in kinds.items():
-        prefix = _prefix(name)
-        if kind == "transposed":
-            values[f"{prefix}weight"] = values[f"{prefix}weight"].mT
-            continue
+    values = _turned(tensors, kinds)
+    for prefix, kind in _attention(kinds):
         apart = (values.get(f"{prefix}{part[0]}_proj_weight") for part in PARTS)
         weights = values[f"{prefix}in_proj_weight"].chunk(3) if kind == "packed" else apart
         bias = values.get(f"{prefix}in_proj_bias")
         for part, w, b in zip(PARTS, weights, (None,) * 3 if bias is None else bias.chunk(3), strict=True):
             values |= {f"{prefix}{part}.{key}": t for key, t in (("weight", w), ("bias", b)) if t is not None}
     return values
+
+
+def _turned(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> Tensors:
+    """Return tensors with the weights of layers of the kind "transposed" turned, which is its own inverse."""
+    turned = {f"{_prefix(name)}weight" for name, kind in kinds.items() if kind == "transposed"}
+    return {key: t.mT if key in turned else t for key, t in tensors.items()}
+
+
+def _attention(kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the prefix of the parameters, and the kind, of each attention layer."""
+    return [(_prefix(name), kind) for name, kind in kinds.items() if kind != "transposed"]
 
 
 def _prefix(name: str) -> str:

@@ -300,7 +300,7 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
     """Return E[g] and E[g^2] of per-example weight gradients g, over samples and examples of all processes."""
     moments = []
     for t in taps:
-        if t.grads.shape[3] <= FEW or t.given is not None:
+        if t.grads.shape[3] <= FEW or t.known_gradient is not None:
             moments.append((parallel.mean(mean_outer(t)), mean_squares(t)))
             continue
         sums = [(x.sum((1, 2)), x.square_().sum((1, 2))) for (x,) in example_gradients((t,))]

@@ -164,6 +164,19 @@ def test_schedules_and_groups_scale_the_steps_of_their_parameters():
         torch.testing.assert_close(p, q)
 
 
+def test_a_group_of_means_and_point_estimates_has_its_own_rate():
+    """Also if its rate is the largest of one of both."""
+    (model, x, y), (other, _, _) = plain(), plain()
+    before = copy.deepcopy(model)
+    mixed = [{"params": [*other[1].parameters(), *other[3].parameters()], "lr": 0.001}]
+    optimizer = optim.NoisyKFAC(model, "categorical", 100, kl_clip=None, lr=0.01, points_lr=0.001)
+    apart = optim.NoisyKFAC(other, "categorical", 100, kl_clip=None, lr=0.01, groups=mixed)
+    for each, net in ((optimizer, model), (apart, other)):
+        trained(each, net, x, y, 1)
+    for i, factor in ((0, 1.0), (1, 1.0), (3, 0.1)):
+        torch.testing.assert_close(other[i].weight - before[i].weight, factor * (model[i].weight - before[i].weight))
+
+
 def test_a_given_number_of_steps_follows_the_schedules_of_the_posterior():
     model, x, y = plain()
     net = Net(model, trained=True)

@@ -272,7 +272,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
         largest = {True: lr, False: points_lr}
         shares = {key: rates.get(id(p), 0.0) / largest[id(p) in self._bayesian] for key, p in self._named.items()}
-        if all(group["lr"] in (lr, points_lr) for group in self.param_groups) and len(self.param_groups) <= 2:
+        if all(share == 1.0 for share in shares.values()):
             return new
         tensors = {key: torch.full_like(p, shares[key]) for key, p in self._named.items()}
         tensors |= {key: torch.ones_like(t) for key, t in self._model.named_buffers()}

@@ -90,6 +90,8 @@ def test_items_that_are_not_alike_are_refused():
         explore.ActiveLearner(posterior, ragged)
     with pytest.raises(InputError, match="an input is not a finite number"):
         explore.ActiveLearner(posterior, Read(torch.full((3, 2), torch.nan)))
+    with pytest.raises(InputError, match="an item has 3 parts; it must be an input or a pair of input and label"):
+        explore.ActiveLearner(posterior, TensorDataset(torch.zeros(3, 2), torch.zeros(3, 2), torch.zeros(3)))
     with pytest.raises(InputError, match="a Stream has no length"):
         explore.ActiveLearner(posterior, Stream())
 

@@ -87,6 +87,8 @@ def _batches(data: Any, size: int) -> Iterable[Any]:
 
 def _inputs(items: Sequence[Any]) -> Any:
     """Return the inputs of items as one batch."""
+    if parts := [len(item) for item in items if isinstance(item, tuple | list) and len(item) > 2]:
+        raise InputError(f"an item has {parts[0]} parts; it must be an input or a pair of input and label. Use dicts")
     try:
         return default_collate([item[0] if isinstance(item, tuple | list) else item for item in items])
     except (RuntimeError, TypeError) as error:

@@ -1,6 +1,7 @@
 """Any module as a net: its outputs, taps and samples against the module itself, and the fate of every parameter."""
 
 import copy
+import re
 from functools import partial
 
 import pytest
@@ -173,11 +174,17 @@ def build(name):
     return make().double().eval(), shape
 
 
-@pytest.fixture(params=CASES)
+EVERYTHING = ("layer-norm", "rms-norm", "group-norm", "own-parameter", "weight-norm", "vision", "recurrent")
+
+
+@pytest.fixture(params=[*CASES, *(f"everything, {name}" for name in EVERYTHING)])
 def case(request):
     """(module, net that starts from it, its layers, x), in float64."""
-    module, shape = build(request.param)
-    net, rng = Net(module, trained=True), Rng(0, dtype=torch.float64)
+    *everything, name = request.param.split(", ")
+    module, shape = build(name)
+    net = Net(module, trained=True, bayesian=everything or "all")
+    assert not everything or not net.points
+    rng = Rng(0, dtype=torch.float64)
     layers = (*net.initial(1, rng, 1), *net.initial_norms(1, rng), *net.initial_points(1, rng))
     return module, net, layers, inputs(shape)
 
@@ -188,7 +195,7 @@ def close(actual, expected):
 
 def repeated(layers, rng, net):
     """Layers of R replicas and S samples, all different."""
-    weights = net.glorot(R, rng, S)
+    weights = [w + 0.1 * rng.normal(*w.shape) for w in net.glorot(R, rng, S)]
     own = (v * (1 + 0.1 * rng.uniform(R, *v.shape[1:])) for v in layers[len(weights) :])
     return (*weights, *own)
 
@@ -285,11 +292,14 @@ def build_again(module):
 @pytest.mark.parametrize(
     "name", ["noisy-kfac", "noisy-ekfac", "vogn", "slang", "bbb", "whvi", "mc-dropout", "ensemble", "full"]
 )
-@pytest.mark.parametrize("kind", ["vision", "recurrent", "groups", "twice"])
+@pytest.mark.parametrize("kind", ["vision", "recurrent", "groups", "twice", "everything, vision"])
 def test_posteriors_train_every_part(name, kind):
     """Weights, and point estimates, move; a replica does not depend on those beside it."""
+    *everything, kind = kind.split(", ")
     module, shape = build(kind)
-    net = Net(module.float(), trained=name not in ("ensemble", "whvi"))
+    net = Net(module.float(), trained=name not in ("ensemble", "whvi"), bayesian=everything or "all")
+    if everything and name in ("whvi", "mc-dropout"):
+        pytest.skip("refused, see below")
     posterior = registry.posterior(name, net, "categorical")
     rng, x = Rng(0), inputs(shape)
     x = x.float() if x.is_floating_point() else x
@@ -297,7 +307,7 @@ def test_posteriors_train_every_part(name, kind):
     before = posterior.init(N, R, rng)
     after, info = posterior.update(before, batch, rng)
     assert bool(after.common.alive.all()) and bool(info["nll"].isfinite().all())
-    moved = zip(before.common.points.values, after.common.points.values, strict=True)
+    moved = [*zip(before.common.points.values, after.common.points.values, strict=True)]
     assert all(not torch.equal(a, b) for a, b in moved)
     out = net.output(posterior.sample(after, 2, rng), batch.x)
     assert out.shape[:3] == (R, 2 if name != "map" else 1, N) and bool(out.isfinite().all())
@@ -360,6 +370,10 @@ class Named(nn.Module):
         (["head.1", "body.0"], [(5, 4), (7, 2)], 4),
         (nn.Linear, [(17, 6), (7, 2)], 4),
         ([nn.Conv2d, "head.*"], [(5, 4), (7, 2)], 4),
+        ("everything", [(5, 4), (17, 6), (1, 12), (7, 2)], 0),
+        (["all", nn.LayerNorm], [(5, 4), (17, 6), (1, 12), (7, 2)], 0),
+        (["last", "head.0"], [(1, 12), (7, 2)], 4),
+        (["last", nn.Parameter], [(1, 12), (1, 16), (1, 4), (1, 96), (1, 6), (7, 2)], 0),
         (lambda name, layer: name.startswith("body") and isinstance(layer, nn.Linear), [(17, 6)], 6),
     ],
 )
@@ -388,6 +402,68 @@ def test_frozen_parameters_stay_as_they_are():
 def test_what_nothing_selects_is_one_sentence():
     with pytest.raises(InputError, match=r"bayesian='tail\.\*' selects no layer; .* are body\.0, body\.3, head\.1"):
         Net(Named(), bayesian="tail.*")
+
+
+def test_parameters_besides_weights_start_where_the_module_is_and_have_a_prior_around_no_change():
+    module = chain(nn.Linear(3, 4), nn.LayerNorm(4), nn.PReLU(4, init=0.3), nn.Linear(4, 2))
+    net, rng = Net(module, bayesian="everything"), Rng(0)
+    _, norm, slope, _ = net.glorot(1, rng, 1)
+    assert not norm.any() and bool((slope == 0.3).all())
+    zero = net.tensors([torch.zeros(1, 1, *shape) for shape in net.shapes])
+    assert bool((zero["1.weight"] == 1).all()) and not zero["1.bias"].any() and not zero["2.weight"].any()
+    for name in ("bbb", "ensemble"):
+        posterior = registry.posterior(name, net, "gaussian")
+        start = posterior.sample(posterior.init(N, 1, rng), 1, rng)
+        torch.testing.assert_close(start[2], slope, atol=0.2, rtol=0)
+
+
+def test_linear_functions_of_own_parameters_have_exact_moments():
+    """The variance of a prediction that is linear in the parameters, beside J C J^T with a dense Jacobian."""
+    module, x = chain(nn.LayerNorm(4), nn.PReLU(1)).double(), inputs((4,)).abs()
+    net = Net(module, trained=True, bayesian="everything", outputs=4)
+    assert net.shapes == ((1, 8), (1, 1))
+    posterior = registry.posterior("full", net, "gaussian", beta=0.5)
+    rng = Rng(0, dtype=torch.float64)
+    state = posterior.init(N, 1, rng)
+    state, _ = posterior.update(state, Batch(x, inputs((4,), seed=1)), rng)
+    mean, (_, precision, scale) = posterior.at_mean(state), posterior.gaussian(state)
+
+    def output(*layers):
+        return net.output(layers, x)[0, 0]
+
+    rows = torch.cat([j.flatten(2) for j in torch.autograd.functional.jacobian(output, tuple(mean))], 2)
+    expected = scale * torch.einsum("bow,wv,bov->bo", rows, precision.dense()[0].inverse(), rows)
+    taps = [net.forward(mean, x)[1](row.expand(1, 1, N, 4)) for row in torch.eye(4, dtype=torch.float64)]
+    found = torch.stack([scale * precision.quad(t)[0] for t in taps], 1)
+    close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "bayesian", "message"),
+    [
+        ("whvi", "everything", "whvi supports weights of layers only; leave other parameters out by bayesian="),
+        ("tensor-factorised", ["all", nn.LayerNorm], "tensor-factorised supports weights of layers only"),
+        ("gp", "everything", "gp takes only the sizes of a network of dense layers"),
+        ("mc-dropout", "everything", "where weights differ between examples, a module's own parameters must be point"),
+        ("noisy-kfac", ["2"], "no layer with weights has a distribution: pass the number of outputs, outputs="),
+    ],
+)
+def test_distributions_over_other_parameters_that_are_refused(name, bayesian, message):
+    module = chain(nn.Linear(3, 4), nn.LayerNorm(4), nn.PReLU(4), nn.Linear(4, 2))
+    with pytest.raises(InputError, match=re.escape(message)):
+        posterior = registry.posterior(name, Net(module, bayesian=bayesian), "gaussian")
+        rng, x = Rng(0), inputs((3,)).float()
+        posterior.update(posterior.init(N, 1, rng), Batch(x, torch.zeros(1, N, 2)), rng)
+
+
+def test_own_parameters_are_refused_beside_batch_normalisation_and_in_a_loop_of_the_users():
+    module = chain(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.PReLU(4), nn.Linear(4, 2))
+    with pytest.raises(InputError, match=r"'2\.weight' cannot have a distribution beside batch normalisation"):
+        Net(module, bayesian="everything")
+    module = chain(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2))
+    optimizer = explore.optim.VOGN(module, "categorical", n_data=N, bayesian="everything")
+    with pytest.raises(InputError, match=r"no distribution over parameter '1\.weight'"), optimizer.sampled():
+        module(torch.ones(2, 3))
 
 
 def test_large_tables_of_words_need_to_be_named():

@@ -15,7 +15,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from explore.core.errors import InputError, listed
 from explore.nets.attention import Attention, linear
-from explore.nets.slots import convolution, dense, norms
+from explore.nets.slots import convolution, dense, entries, norms
 from explore.nets.slots.base import called
 
 WEIGHTS: dict[type[nn.Module], Any] = {
@@ -31,13 +31,17 @@ AFFINE: dict[type[nn.Module], Any] = {
     nn.LayerNorm: norms.LayerNormSlot, nn.RMSNorm: norms.RMSNormSlot, nn.GroupNorm: norms.GroupNormSlot
 }  # fmt: skip
 SLOTS = WEIGHTS | NORMS | AFFINE
+ENTRIES: dict[type[nn.Module], Any] = {
+    nn.LayerNorm: entries.LayerNormEntries, nn.RMSNorm: entries.RMSNormEntries, nn.GroupNorm: entries.GroupNormEntries
+}  # fmt: skip
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 ATTENTION = {
     "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "bias_k", "bias_v", "out_proj"
 }  # fmt: skip
 LARGEST = 4096  # rows of an Embedding, or inputs of a grouped convolution, that get a distribution without being named
 Bayesian = str | type | Sequence[Any] | Callable[[str, nn.Module], bool]
-"""Which layers get a distribution: "all" that can, the "last" of these, names with wildcards, types, or a function."""
+"""What gets a distribution: "all" layers with weights, the "last" of these, names with wildcards, types, a function, or
+a list of these. Other parameters only by their exact name or type, or by "everything"."""
 
 
 class Group(NamedTuple):
@@ -48,11 +52,14 @@ class Group(NamedTuple):
 
 
 class Fates(NamedTuple):
-    """The layers to replace, by the fate of their parameters."""
+    """The layers to replace, by the fate of their parameters, and the parameters that the module's own code uses."""
 
     weights: list[Group]  # a distribution
+    entries: list[Group]  # normalisations with a distribution
     norms: list[Group]  # batch norm
     affine: list[Group]  # other normalisations, with point estimates
+    own: dict[str, nn.Parameter]  # of the module's own code, with a distribution
+    points: dict[str, nn.Parameter]  # the same, as point estimates
     rewritten: dict[str, str]  # layers of which other layers were made first, see `rewrite`
 
 
@@ -85,7 +92,22 @@ def fates(root: nn.Module, bayesian: Bayesian) -> Fates:
             groups.setdefault(key, Group(layer, [])).names.extend(names[layer])
     kinds = ([group for group in groups.values() if type(group.layer) in table] for table in (WEIGHTS, NORMS, AFFINE))
     weights, norms, affine = kinds
-    return Fates(_chosen(weights, bayesian), norms, affine, rewritten)
+    chosen = [g for g in weights if any(_selects(bayesian, shown_name(name), g, weights[-1]) for name in g.names)]
+    entries = [g for g in affine if any(_names(bayesian, [shown_name(name)], g.layer) for name in g.names)]
+    slots = {id(t) for group in (*chosen, *norms, *affine) for t in group.layer.parameters(recurse=False)}
+    free = {key: t for key, t in root.named_parameters() if t.requires_grad and id(t) not in slots}
+    own = {key: t for key, t in free.items() if _names(bayesian, *_owner(root, key))}
+    if not (chosen or entries or own):
+        kinds_of = listed([kind.__name__ for kind in WEIGHTS])
+        if not weights:
+            raise InputError(f"the network has no layer that can have a distribution: {kinds_of}")
+        known = listed([shown_name(group.names[0]) or "the network itself" for group in weights])
+        raise InputError(f"bayesian={bayesian!r} selects no layer; those that can have a distribution are {known}")
+    if own and norms:
+        name = shown_name(next(iter(own)))
+        raise InputError(f"{name!r} cannot have a distribution beside batch normalisation; leave it out by bayesian=")
+    points = {key: t for key, t in free.items() if key not in own}
+    return Fates(chosen, entries, norms, [g for g in affine if g not in entries], own, points, rewritten)
 
 
 def rewrite(root: nn.Module) -> dict[str, str]:
@@ -123,37 +145,37 @@ def _plain(layer: nn.Module) -> bool:
     return not added and "forward" not in vars(layer) and not any(getattr(layer, hooks) for hooks in HOOKS)
 
 
-def _chosen(groups: list[Group], bayesian: Bayesian) -> list[Group]:
-    """Return the layers that get a distribution."""
-    if not groups:
-        kinds = listed([kind.__name__ for kind in WEIGHTS])
-        raise InputError(f"the network has no layer that can have a distribution: {kinds}")
-    if bayesian == "last":
-        return groups[-1:]
-    if bayesian == "all":
-        selected = [group for group in groups if not _large(group.layer)]
-    else:
-        selected = [g for g in groups if any(_selects(bayesian, shown_name(name), g.layer) for name in g.names)]
-    if not selected:
-        names = listed([shown_name(group.names[0]) or "the network itself" for group in groups])
-        raise InputError(f"bayesian={bayesian!r} selects no layer; those that can have a distribution are {names}")
-    return selected
-
-
 def _large(layer: Any) -> bool:
     if isinstance(layer, nn.Embedding):
         return layer.num_embeddings > LARGEST
     return getattr(layer, "groups", 1) > 1 and layer.in_channels * math.prod(layer.kernel_size) > LARGEST
 
 
-def _selects(bayesian: Any, name: str, layer: nn.Module) -> bool:
+def _selects(bayesian: Any, name: str, group: Group, last: Group) -> bool:
+    """Return whether a layer with weights gets a distribution."""
     if isinstance(bayesian, str):
-        return fnmatchcase(name, bayesian)
+        whole = {"all": not _large(group.layer), "everything": True, "last": group is last}
+        return whole[bayesian] if bayesian in whole else fnmatchcase(name, bayesian)
     if isinstance(bayesian, type):
-        return isinstance(layer, bayesian)
+        return isinstance(group.layer, bayesian)
     if isinstance(bayesian, Sequence):
-        return any(_selects(each, name, layer) for each in bayesian)
-    return bool(bayesian(name, layer))
+        return any(_selects(each, name, group, last) for each in bayesian)
+    return bool(bayesian(name, group.layer))
+
+
+def _names(bayesian: Any, names: Sequence[str], owner: nn.Module) -> bool:
+    """Return whether parameters that are no weights of a layer get a distribution: by name, type, or as everything."""
+    if isinstance(bayesian, str):
+        return bayesian == "everything" or bayesian in names
+    if isinstance(bayesian, type):
+        return bayesian in (type(owner), nn.Parameter)
+    return isinstance(bayesian, Sequence) and any(_names(each, names, owner) for each in bayesian)
+
+
+def _owner(root: nn.Module, key: str) -> tuple[list[str], nn.Module]:
+    """Return the names by which a parameter of a module can be chosen, its own and its module's, and this module."""
+    place = key.rpartition(".")[0]
+    return [shown_name(key), shown_name(place)], root.get_submodule(place)
 
 
 def shown_name(name: str) -> str:
@@ -161,9 +183,9 @@ def shown_name(name: str) -> str:
     return name.removeprefix("0").removeprefix(".")
 
 
-def replaced(root: nn.Module, groups: Sequence[Group]) -> list[Any]:
+def replaced(root: nn.Module, groups: Sequence[Group], kinds: dict[type[nn.Module], Any] = SLOTS) -> list[Any]:
     """Put slots in place of layers; return the slots."""
-    slots = [SLOTS[type(layer)](layer, shown_name(names[0])) for layer, names in groups]
+    slots = [kinds[type(layer)](layer, shown_name(names[0])) for layer, names in groups]
     for slot, group in zip(slots, groups, strict=True):
         replace(root, group.names, slot)
     return slots

@@ -26,14 +26,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from explore.core.errors import InputError
+from explore.core.errors import InputError, listed
 from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps, NormTaps
 from explore.nets import fates, writing
-from explore.nets.passes import Pass, Passes, Root
+from explore.nets.parts import Pass
+from explore.nets.passes import Passes, Root
 from explore.nets.protocols import Layers, Network, Point, Pullback
 from explore.nets.slots.base import WeightSlot
 from explore.nets.slots.convolution import ConvSlot
+from explore.nets.slots.entries import Entries, OwnEntries
 from explore.nets.taps import Calls
 
 
@@ -61,30 +63,37 @@ class Net(Passes, Network):
         first: nn.Module = root[0]
         while type(first) is nn.Sequential and len(first):  # a subclass may also use its input elsewhere
             first = first[0]
-        early, kinds = first is chosen.weights[0].layer, tuple(_kinds(root[0]))
-        slots, norms, affine = (fates.replaced(root, groups) for groups in chosen[:3])
+        early, kinds = any(first is group.layer for group in chosen.weights[:1]), tuple(_kinds(root[0]))
+        layers = (chosen.weights, chosen.norms, chosen.affine)
+        slots, norms, affine = (fates.replaced(root, groups) for groups in layers)
+        entries = fates.replaced(root, chosen.entries, fates.ENTRIES)
+        own = [OwnEntries(fates.shown_name(key), t) for key, t in chosen.own.items()]
+        slots = [*slots[:-1], *entries, *own, *slots[-1:]]  # the last one is that of the output
         self._rewritten = chosen.rewritten
         of_slots = {f"{slot.name}.{key}".lstrip("."): t for slot, group in zip(affine, chosen.affine, strict=True)
                     for key, t in group.layer.named_parameters()}  # fmt: skip
-        own = {key: t for key, t in root.named_parameters() if isinstance(t, nn.Parameter) and t.requires_grad}
-        points = of_slots | {fates.shown_name(key): t for key, t in own.items()}
+        points = of_slots | {fates.shown_name(key): t for key, t in chosen.points.items()}
         self.points = tuple(Point(name, tuple(t.shape)) for name, t in points.items())
-        super().__init__(root, slots, norms, affine, tuple(own), early, output)
-        whole = not own and all(isinstance(m, WeightSlot) for m in root.modules() if isinstance(m, nn.Linear))
-        self.sequence = kinds if whole else (type(root[0]),)
+        by_name = dict(zip(chosen.own, own, strict=True))
+        super().__init__(root, slots, norms, affine, tuple(chosen.points), by_name, early, output)
+        whole = all(isinstance(m, WeightSlot) for m in root.modules() if isinstance(m, nn.Linear))
+        self.sequence = kinds if whole and not chosen.points and not own else (type(root[0]),)
         self.shapes = tuple((s.inputs, s.outputs) for s in slots)
         self.biases = tuple(s.has_bias for s in slots)
+        self.entries, self.apart = tuple(isinstance(s, Entries) for s in slots), bool(own)
         self.convolutions = tuple(isinstance(s, ConvSlot) for s in slots)
         self.norms = tuple(slot.norm for slot in norms)
         self.weights = sum(i * o for i, o in self.shapes)
+        if outputs is None and isinstance(slots[-1], Entries):
+            raise InputError("no layer with weights has a distribution: pass the number of outputs, outputs=")
         self.outputs = self.shapes[-1][1] if outputs is None else outputs
         a, b = len(slots), len(slots) + len(norms)
         with torch.no_grad():
-            values = self.values(self._source)[0 if trained else b :]
-            values = tuple(t.clone(memory_format=torch.contiguous_format) for t in values)
-        # The module's weights, normalisations and point estimates; of an untrained module, only the last.
-        self._origin = (values[:a], values[a:b], values[b:]) if trained else ((), (), values)
-        if not all(bool(t.isfinite().all()) for t in values):
+            every = list(enumerate(self.values(self._source)))
+            used = [i for i, _ in every if trained or i >= b or (i < a and isinstance(slots[i], Entries))]
+            # Of an untrained module, only what is no weight of a layer is used.
+            self._origin = {i: t.clone(memory_format=torch.contiguous_format) for i, t in every if i in used}
+        if not all(bool(t.isfinite().all()) for t in self._origin.values()):
             raise InputError("the module has NaN or infinite weights; leave trained=True out of Net")
 
     def __repr__(self) -> str:
@@ -127,21 +136,33 @@ class Net(Passes, Network):
         return (*slots, *(named[point.name] for point in self.points))
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Draw Glorot-uniform weights and biases: one [R, (samples,) I, O] tensor per layer, the bias row last."""
-        sizes = ((slot.inputs, slot.outputs, math.sqrt(6 / (slot.fan_in + slot.outputs))) for slot in self._slots)
-        return tuple((2 * rng.uniform(replicas, *samples, i, o) - 1) * bound for i, o, bound in sizes)
+        """Draw Glorot-uniform weights and biases: one [R, (samples,) I, O] tensor per layer, the bias row last.
+
+        Parameters that are no weights of a layer start from their values in the module.
+        """
+        drawn: list[Tensor] = []
+        for i, slot in enumerate(self._slots):
+            if isinstance(slot, Entries):
+                drawn += _repeated([self._origin[i]], rng, replicas, *samples)
+            else:
+                bound = math.sqrt(6 / (slot.fan_in + slot.outputs))
+                drawn.append((2 * rng.uniform(replicas, *samples, slot.inputs, slot.outputs) - 1) * bound)
+        return tuple(drawn)
 
     def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
         """Return the weights that posteriors start from: the module's weights if `trained`, else `glorot` weights."""
         if not self.trained:
             return self.glorot(replicas, rng, *samples)
-        return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._origin[0])
+        return _repeated(self._origins(0, len(self._slots)), rng, replicas, *samples)
 
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Return the batch-norm tensors that posteriors start from: the module's if `trained`, else `unit_norms`."""
         if not self.trained:
             return self.unit_norms(replicas, rng)
-        return _repeated(self._origin[1], replicas, rng)
+        return _repeated(self._origins(len(self._slots), len(self.norms)), rng, replicas, 1)
+
+    def _origins(self, start: int, count: int) -> list[Tensor]:
+        return [self._origin[i] for i in range(start, start + count)]
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Return batch-norm tensors for a new network: scale 1, shift 0, running mean 0 and running variance 1."""
@@ -150,7 +171,7 @@ class Net(Passes, Network):
 
     def initial_points(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 ..."], ...]:
         """Return the values in the module of the parameters that are trained as point estimates."""
-        return _repeated(self._origin[2], replicas, rng)
+        return _repeated(self._origins(len(self._slots) + len(self.norms), len(self.points)), rng, replicas, 1)
 
     def forward(
         self, layers: Layers, x: Tensor, samples: int | None = None, last: int = 0
@@ -175,6 +196,9 @@ class Net(Passes, Network):
 
     def traced(self, layers: Layers, x: Tensor, seed: int = 0) -> Pass:
         """Run one sample of one replica as `train_forward` does, differentiable with respect to all `layers`."""
+        if self.apart:
+            names = listed([slot.called for slot in self._entries.values()])
+            raise InputError(f"optimisers support no distribution over {names}; leave it out by bayesian=")
         return self._run(layers, x, None, taps=True, train=True, seed=seed)
 
     def calls(self, traced: Pass) -> Calls:
@@ -226,8 +250,8 @@ class Net(Passes, Network):
         return done.out.detach(), pullback
 
 
-def _repeated(values: Sequence[Tensor], replicas: int, rng: Rng) -> tuple[Tensor, ...]:
-    return tuple(v.to(rng.device, rng.dtype).repeat(replicas, 1, *[1] * v.dim()) for v in values)
+def _repeated(values: Sequence[Tensor], rng: Rng, *lead: int) -> tuple[Tensor, ...]:
+    return tuple(v.to(rng.device, rng.dtype).repeat(*lead, *[1] * v.dim()) for v in values)
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -18,9 +17,11 @@ from explore.core.errors import InputError, listed, raised
 from explore.core.rng import Rng, forked
 from explore.nets.inputs import Inputs, chosen_output
 from explore.nets.modules import Buffers, chance
-from explore.nets.protocols import Layer, Layers, Point, count_samples
-from explore.nets.slots.base import Layout, Mode, Slot, WeightSlot, dtype_of, tensors_of
+from explore.nets.parts import Pass, Use, joined, part_of
+from explore.nets.protocols import Layers, Point, count_samples
+from explore.nets.slots.base import Layout, Mode, Slot, WeightSlot, dtype_of
 from explore.nets.slots.convolution import ConvSlot
+from explore.nets.slots.entries import OwnEntries
 from explore.nets.slots.norms import AffineSlot, NormSlot
 
 APART = "the output for an example depends on the rest of its batch, or on train() or eval()"
@@ -35,24 +36,6 @@ class Root(nn.Sequential):
         return self[0](*args, **kwargs)
 
 
-class Use(NamedTuple):
-    """One call of a layer in a pass, for all replicas and samples."""
-
-    inputs: Tensor
-    taps: list[Tensor]  # whose concatenation is the pre-activation
-    lead: tuple[int, int, int]  # R, S or 1, and B of the inputs
-    per: int  # rows per example, which B includes
-
-
-class Pass(NamedTuple):
-    """The results of a pass."""
-
-    out: Float[Tensor, "R S B O"]
-    calls: list[list[Use]]  # by layer
-    statistics: tuple[Tensor, ...]  # mean and variance of each batch-norm layer's inputs
-    returned: Any = None  # what the module returns
-
-
 class Passes:
     """The module of a `Net`, its slots, and what is known about how it calls them."""
 
@@ -61,19 +44,20 @@ class Passes:
 
     def __init__(
         self, root: Root, slots: list[WeightSlot], norms: list[NormSlot], affine: list[AffineSlot],
-        own: tuple[str, ...], early: bool, output: str | int | None,
+        own: tuple[str, ...], entries: dict[str, OwnEntries], early: bool, output: str | int | None,
     ):  # fmt: skip
         self._module, self._slots, self._norms, self._affine = root, slots, norms, affine
         self._every: list[Slot] = [*slots, *norms, *affine]
         self._own = own  # names of the point estimates that the module's own code uses
+        self._entries = entries  # slots of parameters that it uses and that have a distribution, by name
         self._early = early  # whether inputs that no weights have changed yet may be given once for all samples
         self.inputs, self._output = Inputs(), output
         self.frozen = 0  # number of frozen parameters
         for key, t in root.named_parameters():
             if isinstance(t, nn.Parameter):
-                self.frozen += 0 if key in own else t.numel()
+                self.frozen += 0 if key in own or key in entries else t.numel()
                 t.requires_grad_(False)
-        self._buffers = Buffers(root, own)
+        self._buffers = Buffers(root, (*own, *entries))
         self.random = False  # whether training draws random numbers, such as dropout's
         self._checked, self._plain = False, False  # whether `check` has passed; whether all layouts are `Layout()`
         self._known: dict[torch.Size, list[list[Layout]]] = {}  # layouts by slot, for each shape of the inputs
@@ -97,39 +81,26 @@ class Passes:
         samples = count_samples(layers[: len(self._slots)], samples, equal=True)
         with self._training(seed, x.device) if train and self.random else nullcontext():
             mode = Mode((x.shape[0], samples, x.shape[1]), taps, train, self._early, last=last)
-            members = max([1, *(p.shape[1] for p in self._own_values(layers))])
-            if len(x) * members > 1 and self._own:
-                return self._one_by_one(layers, x, mode, members)
             return self._pass(layers, x, mode)
 
     def _own_values(self, layers: Layers) -> Sequence[Any]:
         return layers[len(layers) - len(self._own) :]
 
-    def _one_by_one(self, layers: Layers, x: Tensor, mode: Mode, members: int) -> Pass:
-        """Run a module with parameters of its own for each of their values, one after the other."""
-        replicas, samples, examples = mode.lead
-        part = Mode((1, 1 if members > 1 else samples, examples), *mode[1:])
-        passes = []
-        for r in range(replicas):
-            for m in range(members):
-                own = [part_of(layer, r, m if members > 1 else None) for layer in layers]
-                passes.append(self._pass(own, x[r : r + 1], part))
-        calls = []
-        for uses in zip(*(done.calls for done in passes), strict=True):  # of one layer
-            each = []
-            for same in zip(*uses, strict=True):
-                first: Use = same[0]
-                lead = (replicas, members if members > 1 else first.lead[1], first.lead[2])
-                taps = [tap for use in same for tap in use.taps]
-                each.append(Use(torch.cat([use.inputs for use in same]), taps, lead, first.per))
-            calls.append(each)
-        joined = [
-            torch.cat(parts).unflatten(0, (replicas, members)).flatten(1, 2)
-            for parts in zip(*((done.out, *done.statistics) for done in passes), strict=True)
-        ]
-        return Pass(joined[0], calls, tuple(joined[1:]))
-
     def _pass(self, layers: Layers, x: Tensor, mode: Mode) -> Pass:
+        """Run the module; for each value of the parameters that its own code uses, one after the other."""
+        r, s, b = mode.lead
+        members = s if self._entries else max([1, *(p.shape[1] for p in self._own_values(layers))])
+        count = (r if self._own or self._entries else 1, members, b if self._entries and mode.taps else 1)
+        if math.prod(count) == 1:
+            return self._one_pass(layers, x, mode)
+        part = mode._replace(lead=(1, s // members, b // count[2]))
+        passes = []
+        for i, j, k in itertools.product(*map(range, count)):
+            values = [part_of(layer, i, j if members > 1 or self._entries else None) for layer in layers]
+            passes.append(self._one_pass(values, x[i : i + 1, k : k + 1] if count[2] > 1 else x[i : i + 1], part))
+        return joined(passes, count)
+
+    def _one_pass(self, layers: Layers, x: Tensor, mode: Mode) -> Pass:
         def read() -> tuple[list[list[Use]], tuple[Tensor, ...]]:
             made = (slot.made() for slot in self._slots if mode.taps)
             calls = [[Use(c.inputs, [c.tap], c.lead, c.per) for c in of_slot if c is not None] for of_slot in made]
@@ -148,6 +119,7 @@ class Passes:
         folded = self._begun(layers, x, mode)
         own = {name: t[0, 0] for name, t in zip(self._own, self._own_values(layers), strict=True)}
         try:
+            own |= {name: slot.parameter() for name, slot in self._entries.items()}
             args, kwargs = self.inputs.unpacked(folded)
             with torch.autocast(x.device.type, torch.bfloat16) if self.amp else nullcontext():
                 out = functional_call(self._module, own, args, kwargs) if own else self._module(*args, **kwargs)
@@ -256,7 +228,8 @@ class Passes:
             self.random = bool(drawn)
             self._check_apart(among)
         with torch.no_grad():
-            out = self._pass(layers, x, two).out if self.random else among.out.detach()
+            apart = self.random or self._entries  # the first pass then does not tell
+            out = self._pass(layers, x, two._replace(taps=False)).out if apart else among.out.detach()
             self._check_equal(out[:, :, 1:], alone, out)
             self._check_alone([layer[:, :1] for layer in layers if isinstance(layer, Tensor)], x)
             self._early = self._early or self._is_early(layers, x, out)
@@ -267,7 +240,9 @@ class Passes:
         if not among.out.requires_grad:
             raise InputError("the output does not depend on the weights: forward() uses detach() or no_grad()")
         uses = [(slot, use) for slot, of_slot in zip(self._slots, among.calls, strict=True) for use in of_slot]
-        taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [use.taps[0] for _, use in uses], allow_unused=True)
+        every = [tap for _, use in uses for tap in use.taps]
+        grads = iter(torch.autograd.grad(among.out[:, 1, 1].sum(), every, allow_unused=True))
+        taps = [_whole([(next(grads), tap) for tap in use.taps]) for _, use in uses]
         used = {id(slot) for (slot, _), tap in zip(uses, taps, strict=True) if tap is not None}
         if unused := [slot.called for slot in self._slots if id(slot) not in used]:
             raise InputError(f"the output does not depend on {listed(unused)}; {LEAVE_OUT}")
@@ -301,19 +276,11 @@ class Passes:
                 self._layout = torch.contiguous_format
 
 
-def part_of(layer: Layer, replica: int, sample: int | None) -> Layer:
-    """Return a layer of one replica, and of one sample unless None; a callable layer has tensors [R, ...]."""
-    if isinstance(layer, Tensor):
-        one = layer[replica : replica + 1]
-        return one if sample is None or one.shape[1] == 1 else one[:, sample : sample + 1]
-    if sample is not None:
-        raise InputError("weights that differ between examples need point estimates that all samples share")
-    own = {name: t[replica : replica + 1] for name, t in tensors_of(layer).items()}
-    if isinstance(layer, tuple):
-        return layer._replace(**own)
-    part = copy.copy(layer)
-    vars(part).update(own)
-    return part
+def _whole(parts: Sequence[tuple[Tensor | None, Tensor]]) -> Tensor | None:
+    """Return a gradient from those of its parts, of which some may be None, or all."""
+    if all(gradient is None for gradient, _ in parts):
+        return None
+    return torch.cat([torch.zeros_like(tap) if gradient is None else gradient for gradient, tap in parts])
 
 
 def _layout(slot: Slot, two: torch.Size, four: torch.Size) -> Layout:

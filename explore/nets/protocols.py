@@ -51,6 +51,8 @@ class Network(Protocol):
     shapes: tuple[tuple[int, int], ...]  # (I, O) of each layer, in the order of `module.modules()`
     biases: tuple[bool, ...]  # whether each layer has a bias, the last row of its matrix
     convolutions: tuple[bool, ...]  # whether each layer is a convolution
+    entries: tuple[bool, ...]  # whether each "layer" [1, O] has parameters that are no weights of a layer
+    apart: bool  # whether some of them are used by the module's own code, so that samples run one after the other
     sequence: tuple[type[nn.Module], ...]  # types of the modules in a plain nn.Sequential; else the module's type
     norms: tuple[Norm, ...]  # the batch-norm layers
     points: tuple[Point, ...]  # other parameters that are trained as point estimates

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from explore.core.shapes import LayerTaps, Taps
-from explore.nets.passes import Use
+from explore.nets.parts import Use
 from explore.nets.slots import base
 from explore.nets.slots.base import WeightSlot, by_row
 

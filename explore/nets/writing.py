@@ -36,7 +36,8 @@ def named(slots: Sequence[Any], layers: Sequence[Any], sample: int) -> Tensors:
 
 def of(slot: Any, tensors: Mapping[str, Tensor]) -> Tensors:
     """Return the parameters and buffers of the layer of a slot by their names in that layer."""
-    names = ((key, f"{_prefix(slot.name)}{key}") for key in ("weight", "bias", "running_mean", "running_var"))
+    keys = getattr(slot, "sizes", ("weight", "bias", "running_mean", "running_var"))
+    names = ((key, f"{_prefix(slot.name)}{key}") for key in keys)
     return {key: tensors[name] for key, name in names if name in tensors}
 
 

@@ -100,7 +100,7 @@ class GP(Predictive):
         if not is_gaussian(self.likelihood):
             name = type(self.likelihood).__name__
             raise InputError(f"gp does not support the likelihood {name}; use Gaussian or Heteroscedastic")
-        if any(self.net.convolutions) or self.net.norms or self.net.points:
+        if any(self.net.convolutions) or self.net.norms or self.net.points or any(self.net.entries):
             raise InputError("gp takes only the sizes of a network of dense layers; use one such as explore.mlp")
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> GPState:

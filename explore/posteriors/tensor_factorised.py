@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from explore.core.rng import Rng
+from explore.inference.updates import reparam
 from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Reparameterised, Tensors, spread_of
 from explore.nets.protocols import Layer
 
@@ -33,6 +34,7 @@ class TensorFactorised(Reparameterised):
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
+        reparam.check_weights(self.net, "tensor-factorised")
         *hidden, last = zip(self.net.shapes, self.net.biases, strict=True)
         return (*(TensorForm(i - bias, o, bias) for (i, o), bias in hidden), Factorised(*last[0]))
 

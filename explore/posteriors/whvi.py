@@ -72,6 +72,7 @@ class WHVI(Reparameterised):
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         net, forms = self.net, list[Form]()
+        reparam.check_weights(net, "whvi")
         for (inputs, outputs), bias, convolution in zip(net.shapes, net.biases, net.convolutions, strict=True):
             if len(forms) == len(net.shapes) - 1 and self.last_layer == "gaussian":
                 forms.append(Factorised(inputs, outputs))

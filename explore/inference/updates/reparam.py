@@ -34,7 +34,7 @@ from explore.inference.structures.base import Blocks, Diagonal, Factor
 from explore.inference.updates import adam
 from explore.inference.updates.noisy_layers import Local, Own
 from explore.inference.updates.steps import advance, settle, training_weights
-from explore.nets.protocols import Layer, Noise
+from explore.nets.protocols import Layer, Network, Noise
 
 Tensors = tuple[Tensor, ...]
 TABLE: dict[str, object] = {"epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.01, "initial_std": 0.001}
@@ -167,6 +167,11 @@ class Reparameterised(GaussianPosterior):
         """The `Form` of each layer."""
 
     @property
+    def by_weights(self) -> bool:
+        """Whether coordinates are drawn per sample: also by "auto", where a module runs for one sample at a time."""
+        return self.reparameterisation == "weights" or (self.reparameterisation == "auto" and self.net.apart)
+
+    @property
     def over_weights(self) -> bool:
         return all(isinstance(form, Factorised) for form in self.forms)
 
@@ -177,7 +182,7 @@ class Reparameterised(GaussianPosterior):
     def init(self, n_data: float, replicas: int, rng: Rng) -> ReparamState:
         shared = common(self, n_data, replicas, rng)
         mean, spread, points = zip(*(form.init(replicas, self.initial_std, rng) for form in self.forms), strict=True)
-        if self.net.trained:
+        if self.net.trained or any(self.net.entries):
             mean = tuple((w,) for w in self.net.initial(replicas, rng))
         parameters = tree.tensors((mean, spread, points))
         return ReparamState(shared, mean, spread, points, adam.start(tuple(parameters)))
@@ -193,7 +198,7 @@ class Reparameterised(GaussianPosterior):
             differentiable = _with(state, free)
             lead: tuple[int, ...] = (batch.x.shape[0], self.samples)
             z = None
-            if self.reparameterisation == "weights":
+            if self.by_weights:
                 z = self.sample_coordinates(differentiable, self.samples, parallel.apart(rng, step, 1))
             lead = lead if z else (*lead, batch.x.shape[1])
             built, excess = self._build(differentiable, lead, parallel.apart(rng, step, 2), z)
@@ -284,6 +289,12 @@ class Reparameterised(GaussianPosterior):
             layers.append(layer)
             excess = excess + more.flatten(1).mean(1)
         return tuple(layers), excess
+
+
+def check_weights(net: Network, name: str) -> None:
+    """Raise InputError if a posterior over factors of weight matrices gets other parameters."""
+    if any(net.entries):
+        raise InputError(f"{name} supports weights of layers only; leave other parameters out by bayesian=")
 
 
 def glorot(replicas: int, shape: tuple[int, int], layer: tuple[int, int], rng: Rng) -> Tensor:

@@ -84,14 +84,18 @@ class AffineSlot(Slot):
         return ""
 
     def _computed(self, a: Tensor, per: int) -> Tensor:
+        self.calls.extend([] if self._mode.probe else [None])
+        return self.applied(a, {key: v.unsqueeze(2) for key, v in zip(self.keys, self._values, strict=True)})
+
+    def applied(self, a: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return the output for parameters [R, S, B or 1, ...]."""
         h = None
-        for key, values in zip(self.keys, self._values, strict=True):
+        for key, values in parameters.items():
             a, v = self.with_samples(a, values)
             if h is None:
                 h = self.normalised(a).unflatten(0, (len(v), -1, self._lead_in[2]))
-            v = self.aligned(v.unsqueeze(2), h.dim())
+            v = self.aligned(v, h.dim())
             h = h * v if key == "weight" else h + v
-        self.calls.extend([] if self._mode.probe else [None])
         assert h is not None
         return h.flatten(0, 2)
 

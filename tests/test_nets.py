@@ -319,6 +319,33 @@ class Overwritten(Twice):
         return x
 
 
+class Late(Twice):
+    """Changes a pre-activation in place, from some pass on."""
+
+    late = ""
+
+    def forward(self, x):
+        h = self.layer(x)
+        h = self.layer(h.add_(1.0) if self.late == "first" else h + 1.0)
+        return h.add_(1.0) if self.late == "last" else h + 1.0
+
+
+def test_only_modules_that_change_pre_activations_get_copies():
+    x, rng = torch.ones(1, 4, 3), Rng(0)
+    for change in (nn.ReLU(inplace=True), nn.ReLU()):
+        net = Net(nn.Sequential(nn.Linear(3, 3), change, nn.Linear(3, 3)))
+        net.forward(net.glorot(1, rng, 1), x)
+        assert [slot.copies for slot in net._slots] == [change.inplace, False]
+    net = Net(Late())
+    weights = net.glorot(1, rng, 1)
+    net.forward(weights, x)
+    for late in ("first", "last"):
+        vars(net._module[0])["late"] = late
+        with pytest.raises(InputError, match="in place .*write x = x"):
+            net.forward(weights, x)
+    net.output(weights, x)  # no taps that could be wrong
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile itself
 def test_a_compiled_module_is_refused():
     with pytest.raises(InputError, match="compiled modules; pass module._orig_mod"):

@@ -60,6 +60,7 @@ class Passes:
         self._buffers = Buffers(root, (*own, *entries))
         self.random = False  # whether training draws random numbers, such as dropout's
         self._checked, self._plain = False, False  # whether `check` has passed; whether all layouts are `Layout()`
+        self._changed: set[str] = set()  # names of layers whose outputs the module changes in place
         self._known: dict[torch.Size, list[list[Layout]]] = {}  # layouts by slot, for each shape of the inputs
         self._layout = torch.contiguous_format  # memory layout of images if R and S are 1
 
@@ -102,7 +103,9 @@ class Passes:
 
     def _one_pass(self, layers: Layers, x: Tensor, mode: Mode) -> Pass:
         def read() -> tuple[list[list[Use]], tuple[Tensor, ...]]:
-            made = (slot.made() for slot in self._slots if mode.taps)
+            made = [slot.made() for slot in self._slots if mode.taps]
+            if not self._checked:
+                self._changed |= {slot.name for slot in self._slots if slot.changes}
             calls = [[Use(c.inputs, [c.tap], c.lead, c.per) for c in of_slot if c is not None] for of_slot in made]
             return calls, tuple(slot.statistics() for slot in self._norms if mode.train)
 
@@ -131,6 +134,9 @@ class Passes:
             advice = "it must call its layers, not read their weights"
             raise InputError(f"forward() failed on an input of shape {shape} ({reason}); {advice}") from error
         except RuntimeError as error:
+            if "in-place operation" in str(error):
+                what = "forward() modifies a pre-activation in place in some passes only"
+                raise InputError(f"{what}; write x = x + y") from error
             if "indices" not in str(error) or not x.is_floating_point():
                 raise
             raise InputError("the network looks up whole numbers; pass inputs through its method packed") from error
@@ -233,6 +239,8 @@ class Passes:
             self._check_equal(out[:, :, 1:], alone, out)
             self._check_alone([layer[:, :1] for layer in layers if isinstance(layer, Tensor)], x)
             self._early = self._early or self._is_early(layers, x, out)
+        for slot in self._slots:
+            slot.copies = slot.name in self._changed
         self._checked = True
 
     def _check_apart(self, among: Pass) -> None:

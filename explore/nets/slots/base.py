@@ -35,7 +35,8 @@ class Call(NamedTuple):
     tap: Tensor  # the pre-activation, for which gradients are taken
     lead: Lead  # of the inputs; S = 1 if samples share them
     per: int  # rows per example, which B includes
-    version: int  # of `inputs`, to notice later changes in place
+    out: Tensor  # what the module gets, the pre-activation or a copy
+    versions: tuple[int, int]  # of `inputs` and `out`, to notice later changes in place
 
 
 class Mode(NamedTuple):
@@ -183,6 +184,7 @@ class WeightSlot(Slot):
     fan_in: int  # inputs of one output, which initial weights are scaled for
     width: int  # size of inputs plus outputs in the last call, per example and sample
     has_bias: bool  # whether the last row of the matrix is a bias
+    copies = True  # whether the module gets copies of pre-activations, since it changes them in place
 
     def __init__(self, layer: nn.Module, name: str):
         super().__init__(layer, name)
@@ -203,16 +205,22 @@ class WeightSlot(Slot):
             self.calls.append(None)
             return h
         tap = h if h.requires_grad else h.detach().requires_grad_()
-        self.calls.append(Call(a, tap, self._lead_in, per, a._version))
-        return tap.clone()  # later layers may change their input in place (ReLU(inplace=True), x += y)
+        out = tap.clone() if self.copies else tap  # ReLU(inplace=True), or x += y, would change the tap itself
+        self.calls.append(Call(a, tap, self._lead_in, per, out, (a._version, out._version)))
+        return out
 
     def made(self) -> list[Call | None]:
         calls: list[Call | None] = super().made()
-        if any(
-            call is not None and call.inputs._version != call.version for call in calls
-        ):  # gradients would meet the wrong inputs
-            raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
+        changed = [call.inputs._version != call.versions[0] for call in calls if call is not None]
+        if any(changed) or (self.changes and not self.copies):  # gradients would meet the wrong values
+            what = "input" if any(changed) else "output"
+            raise InputError(f"the {what} of {self.called} is modified in place afterwards; write x = x + y")
         return calls
+
+    @property
+    def changes(self) -> bool:
+        """Whether the module changed a pre-activation of the last pass in place."""
+        return any(call is not None and call.out._version != call.versions[1] for call in self.calls)
 
     @property
     def lead(self) -> Lead:

@@ -65,7 +65,8 @@ def test_a_dataset_is_a_pool_like_its_tensors(kind):
     module, values, likelihood, y = problems()[kind]
     chosen, predictions = [], []
     dataset = Read(values, y)
-    for pool in (values, dataset, Read(values)):
+    with_labels = {**values, "labels": y} if isinstance(values, dict) else values
+    for pool in (values, dataset, Read(values), with_labels, Read(with_labels)):
         posterior = explore.posterior("noisy-kfac", explore.Net(module), likelihood, epochs=2)
         learner = explore.ActiveLearner(posterior, pool, ["max-variance"], samples=5, standardise="none")
         learner.tell([0, 1, 2], y[:3])
@@ -115,4 +116,5 @@ def test_features_are_the_outputs_in_evaluation_mode():
         assert module.training and not found.requires_grad
     sentences = Sentences()
     values = problems()["sequences"][1]
-    torch.testing.assert_close(explore.features(sentences, values, batch_size=5), sentences(**values))
+    for inputs in (values, {**values, "labels": torch.zeros(12)}):
+        torch.testing.assert_close(explore.features(sentences, inputs, batch_size=5), sentences(**values))

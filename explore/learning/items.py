@@ -13,12 +13,14 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from explore.core.errors import InputError, raised
 
 AT_ONCE = 256  # items read at a time
+LABELS = ("labels", "label")  # names of targets in a dict
 
 
 class Items:
     """The inputs of a Dataset with a length, read when they are needed; indexed like a tensor [P, ...].
 
-    Items are inputs, or pairs of an input and a label, which is ignored; an input is a tensor or a dict of tensors.
+    Items are inputs, or pairs of an input and a label, which is ignored; an input is a tensor or a dict of tensors,
+    whose `labels` are ignored, too.
     """
 
     device = torch.device("cpu")
@@ -81,7 +83,7 @@ def _batches(data: Any, size: int) -> Iterable[Any]:
         return DataLoader(data, size, collate_fn=_inputs)
     if not isinstance(data, Mapping):
         return torch.as_tensor(data).split(size)
-    parts = [[(key, part) for part in torch.as_tensor(value).split(size)] for key, value in data.items()]
+    parts = [[(key, part) for part in torch.as_tensor(value).split(size)] for key, value in unlabelled(data).items()]
     return map(dict, zip(*parts, strict=True))
 
 
@@ -90,6 +92,12 @@ def _inputs(items: Sequence[Any]) -> Any:
     if parts := [len(item) for item in items if isinstance(item, tuple | list) and len(item) > 2]:
         raise InputError(f"an item has {parts[0]} parts; it must be an input or a pair of input and label. Use dicts")
     try:
-        return default_collate([item[0] if isinstance(item, tuple | list) else item for item in items])
+        batch = default_collate([item[0] if isinstance(item, tuple | list) else item for item in items])
     except (RuntimeError, TypeError) as error:
         raise InputError(f"items must be tensors of one shape ({raised(error)}); pad them") from error
+    return unlabelled(batch) if isinstance(batch, Mapping) else batch
+
+
+def unlabelled(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs in a dict."""
+    return {name: value for name, value in batch.items() if name not in LABELS}

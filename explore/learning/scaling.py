@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from explore.core.errors import UNITS, InputError, extreme, shown
 from explore.core.rng import Rng
-from explore.learning.items import Items
+from explore.learning.items import Items, unlabelled
 
 ROWS = 2**14  # rows checked at a time
 
@@ -150,8 +150,10 @@ class RawInputs:
     """
 
     def __init__(self, x: Any, rng: Rng, packed: Callable[[Any], Tensor] | None = None):
-        if packed is not None and isinstance(x, Dataset | Mapping):
-            x = Items(x, packed) if isinstance(x, Dataset) else packed({k: torch.as_tensor(v) for k, v in x.items()})
+        if packed is not None and isinstance(x, Dataset):
+            x = Items(x, packed)
+        elif packed is not None and isinstance(x, Mapping):
+            x = packed({key: torch.as_tensor(value) for key, value in unlabelled(x).items()})
         values: Any = x if isinstance(x, Items) else numbers(x, "input")
         if isinstance(x, Items) and not all(part.isfinite().all() for part in x.split(ROWS)):
             raise InputError("an input is not a finite number")

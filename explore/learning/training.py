@@ -28,13 +28,13 @@ from explore.learning.classification import Classified, auroc, classify, scores
 from explore.learning.compare import confidence_bins
 from explore.learning.fit import Epoch
 from explore.learning.identity import check_same, described
+from explore.learning.items import LABELS, unlabelled
 from explore.learning.model import FittedModel, check_alive, check_made
 from explore.learning.pool import Scales, at_zero
 from explore.learning.scaling import UNSCALED, labels, numbers, shaped
 from explore.nets.protocols import check_logits, check_targets
 
 VALIDATION = 30  # weight samples of validation scores
-LABELS = ("labels", "label")  # names of y in a batch that is a dict
 KIND, FORMAT = "training checkpoint", 1
 
 
@@ -129,7 +129,7 @@ def evaluate(
     confidence bins. If `outside` is a loader of other inputs, also the AUROC of detecting them by the entropy of the
     class (`auroc_entropy`) and by the mutual information of class and weights (`auroc_information`).
     Regression: `log_likelihood` and `rmse`, and `crps` where it is known, as in `Predictor.evaluate`; `coverage_90`,
-    the share of targets in the central 90 % interval of the mixture.
+    the share of targets in the central 90 %, see `Predictor.central_of`.
     """
     model = _model(posterior, state, samples, seed)
     feed, predictor = Feed(posterior, model.rng), model.predictor()
@@ -170,15 +170,9 @@ def _of_numbers(predictor: Predictor, batch: Batch) -> dict[str, float]:
     means = {name: float(value) for name, value in predictor.evaluate(batch.x, batch.y).items()}
     del means["epistemic"], means["coverage_95"]
     means["rmse"] **= 2
-    if hasattr(predictor.likelihood, "cdf"):
-        y = batch.y.unsqueeze(1)
-        less = y.nextafter(torch.full_like(y, -torch.inf))  # at counts, the distribution function jumps
-        inside = [
-            (predictor.below_of(out, y[:, :, part]) >= 0.05) & (predictor.below_of(out, less[:, :, part]) < 0.95)
-            for part, out in predictor.outputs(batch.x)
-        ]
-        means["coverage_90"] = float(torch.cat(inside, 1).double().mean())
-    return means
+    level = batch.y.new_tensor([0.9])
+    inside = [predictor.central_of(out, batch.y[:, part], level) for part, out in predictor.outputs(batch.x)]
+    return means | {"coverage_90": float(torch.cat(inside, 1).double().mean())}
 
 
 def _epochs(feed: Feed, loader: Any, done: int, state: State, show: Callable[[float], None]) -> Iterator[Epoch]:
@@ -224,7 +218,7 @@ class Feed:
         """Yield only the inputs; the loader returns inputs x or pairs (x, y)."""
         for batch in _batches(loader):
             if isinstance(batch, Mapping):
-                batch = {name: value for name, value in batch.items() if name not in LABELS}
+                batch = unlabelled(batch)
             elif isinstance(batch, tuple | list) and len(batch) < 3:
                 batch = batch[0]
             yield self._input(batch)
@@ -237,7 +231,7 @@ class Feed:
 def pair(batch: Any) -> tuple[Any, Any]:
     """Return the inputs and labels of a batch."""
     if isinstance(batch, Mapping) and (name := next(filter(batch.__contains__, LABELS), None)):
-        return {key: value for key, value in batch.items() if key != name}, batch[name]
+        return unlabelled(batch), batch[name]
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     raise InputError(f"a DataLoader must return batches (x, y); this one returns {type(batch).__name__}")

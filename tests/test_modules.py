@@ -100,6 +100,18 @@ class Windows(nn.Module):
         return self.head(torch.cat([dense, self.conv(images).view(len(x), -1)], 1))
 
 
+class BatchNormAct2d(nn.BatchNorm2d):
+    """As in timm, where the name is the same."""
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        self.drop, self.act = nn.Identity(), nn.SiLU(inplace=True)
+        self.running_mean = torch.rand(channels)
+
+    def forward(self, x):
+        return self.act(self.drop(super().forward(x)))
+
+
 def chain(*layers):
     return nn.Sequential(*layers)
 
@@ -150,6 +162,9 @@ CASES = {
     "reflected": (
         lambda: chain(nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect", groups=2), nn.Flatten(), nn.Linear(48, 2)),
         (2, 3, 4),
+    ),
+    "norm-with-activation": (
+        lambda: chain(nn.Conv2d(2, 3, 2), chain(BatchNormAct2d(3)), nn.Flatten(), nn.Linear(18, 2)), (2, 3, 4)
     ),
     "vision": (lambda: Vision(True), (1, 8, 8)),
     "vision-second-axis": (lambda: Vision(False, norm_first=True, activation="gelu"), (1, 8, 8)),

@@ -35,8 +35,12 @@ ENTRIES: dict[type[nn.Module], Any] = {
     nn.LayerNorm: entries.LayerNormEntries, nn.RMSNorm: entries.RMSNormEntries, nn.GroupNorm: entries.GroupNormEntries
 }  # fmt: skip
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-ATTENTION = {
-    "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "bias_k", "bias_v", "out_proj"
+PARTS = {
+    "MultiheadAttention": {
+        "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "bias_k", "bias_v",
+        "out_proj",
+    },
+    "BatchNormAct2d": {"drop", "act"},  # of timm
 }  # fmt: skip
 LARGEST = 4096  # rows of an Embedding, or inputs of a grouped convolution, that get a distribution without being named
 Bayesian = str | type | Sequence[Any] | Callable[[str, nn.Module], bool]
@@ -111,12 +115,17 @@ def fates(root: nn.Module, bayesian: Bayesian) -> Fates:
 
 
 def rewrite(root: nn.Module) -> dict[str, str]:
-    """Make Linear layers of attention, and of the Conv1D layers of transformers; return what was done, by name."""
+    """Make torch's layers of attention, and of layers of transformers and timm; return what was done, by name."""
     done = {}
     for name, layer in list(root.named_modules()):
         if not _plain(layer) or not all(p.requires_grad for p in layer.parameters()):
             continue
-        if type(layer) is nn.MultiheadAttention:
+        if type(layer).__name__ == "BatchNormAct2d":
+            norm = nn.BatchNorm2d(layer.num_features, layer.eps, layer.momentum, layer.affine)
+            norm.to(layer.running_mean).load_state_dict(layer.state_dict())
+            replace(root, [name], nn.Sequential(norm, layer.drop, layer.act).train(layer.training))
+            done[shown_name(name)] = "with activation"
+        elif type(layer) is nn.MultiheadAttention:
             replace(root, [name], Attention(layer))
             done[shown_name(name)] = "apart" if layer.in_proj_weight is None else "packed"
         elif type(layer).__name__ == "Conv1D" and hasattr(layer, "nf"):  # as in GPT-2
@@ -140,8 +149,7 @@ def _own(layer: nn.Module, owners: dict[Tensor, list[nn.Module]]) -> bool:
 
 def _plain(layer: nn.Module) -> bool:
     """Return whether a layer's forward pass is that of its class: no hooks, and nothing replaced or added."""
-    known = {"weight", "bias"} if type(layer) is not nn.MultiheadAttention else ATTENTION
-    added = {*layer._parameters, *layer._modules} - known
+    added = {*layer._parameters, *layer._modules} - {"weight", "bias"} - PARTS.get(type(layer).__name__, set())
     return not added and "forward" not in vars(layer) and not any(getattr(layer, hooks) for hooks in HOOKS)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from explore.core.errors import InputError
 
 Tensors = dict[str, Tensor]
+NORM = ("weight", "bias", "running_mean", "running_var")
 PARTS = ("query", "key", "value")  # Linear layers of an `Attention`
 
 
@@ -36,14 +37,14 @@ def named(slots: Sequence[Any], layers: Sequence[Any], sample: int) -> Tensors:
 
 def of(slot: Any, tensors: Mapping[str, Tensor]) -> Tensors:
     """Return the parameters and buffers of the layer of a slot by their names in that layer."""
-    keys = getattr(slot, "sizes", ("weight", "bias", "running_mean", "running_var"))
+    keys = getattr(slot, "sizes", NORM)
     names = ((key, f"{_prefix(slot.name)}{key}") for key in keys)
     return {key: tensors[name] for key, name in names if name in tensors}
 
 
 def restored(values: Tensors, rewritten: Mapping[str, str]) -> Tensors:
     """Return `values` by the names in the user's module, some of whose layers were rewritten (`fates.rewrite`)."""
-    values = _turned(values, rewritten)
+    values = {_joined(key, rewritten): t for key, t in _turned(values, rewritten).items()}
     for prefix, kind in _attention(rewritten):
         weights = [values.pop(f"{prefix}{part}.weight") for part in PARTS]
         biases = [values.pop(f"{prefix}{part}.bias", None) for part in PARTS]
@@ -59,6 +60,8 @@ def restored(values: Tensors, rewritten: Mapping[str, str]) -> Tensors:
 def rewritten(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> Tensors:
     """Return tensors of the user's module by the names of the layers that were rewritten; the inverse of `restored`."""
     values = _turned(tensors, kinds)
+    for prefix in (_prefix(name) for name, kind in kinds.items() if kind == "with activation"):
+        values |= {f"{prefix}0.{key}": values[f"{prefix}{key}"] for key in NORM if f"{prefix}{key}" in values}
     for prefix, kind in _attention(kinds):
         apart = (values.get(f"{prefix}{part[0]}_proj_weight") for part in PARTS)
         weights = values[f"{prefix}in_proj_weight"].chunk(3) if kind == "packed" else apart
@@ -76,7 +79,14 @@ def _turned(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> Tensors:
 
 def _attention(kinds: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the prefix of the parameters, and the kind, of each attention layer."""
-    return [(_prefix(name), kind) for name, kind in kinds.items() if kind != "transposed"]
+    return [(_prefix(name), kind) for name, kind in kinds.items() if kind in ("apart", "packed")]
+
+
+def _joined(key: str, kinds: Mapping[str, str]) -> str:
+    """Return the name of a parameter in a batch normalisation with activation, from that in its first part."""
+    place, _, last = key.rpartition(".")
+    whole = place[: -len(".0")]
+    return f"{whole}.{last}" if place.endswith(".0") and kinds.get(whole) == "with activation" else key
 
 
 def _prefix(name: str) -> str:

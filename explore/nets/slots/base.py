@@ -205,7 +205,8 @@ class WeightSlot(Slot):
             self.calls.append(None)
             return h
         tap = h if h.requires_grad else h.detach().requires_grad_()
-        out = tap.clone() if self.copies else tap  # ReLU(inplace=True), or x += y, would change the tap itself
+        # ReLU(inplace=True), or x += y, would change the tap. A view, since hooks on modules may not support leaves.
+        out = tap.clone() if self.copies else tap.view_as(tap)
         self.calls.append(Call(a, tap, self._lead_in, per, out, (a._version, out._version)))
         return out
 

@@ -14,8 +14,8 @@ from explore import registry
 from explore.core import linalg
 from explore.core.errors import InputError
 from explore.core.rng import Rng
+from explore.nets.fates import ENTRIES, SLOTS
 from explore.nets.net import Net, mlp
-from explore.nets.slots.convolution import Conv2dSlot as ConvSlot
 from explore.nets.slots.convolution import Patches
 from explore.nets.slots.dense import LinearSlot
 from explore.nets.zoo import lenet5, resnet18, vgg16
@@ -157,7 +157,10 @@ def test_pullback_gives_every_examples_weight_gradient(case):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_patches_and_their_gradient_are_those_of_unfold(bias):
-    slot, rng = ConvSlot(nn.Conv2d(2, 3, (3, 2), (2, 1), (1, 2), (1, 2), bias=bias), "0"), Rng(0, dtype=torch.float64)
+    slot, rng = (
+        SLOTS[nn.Conv2d](nn.Conv2d(2, 3, (3, 2), (2, 1), (1, 2), (1, 2), bias=bias), "0"),
+        Rng(0, dtype=torch.float64),
+    )
     x = rng.normal(R * B, 2, 6, 5).requires_grad_()
     expected = F.unfold(x, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)).mT
     if bias:
@@ -170,7 +173,7 @@ def test_patches_and_their_gradient_are_those_of_unfold(bias):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_patches_are_a_copy_even_of_single_pixels(bias):
-    slot, x = ConvSlot(nn.Conv2d(2, 3, 1, bias=bias), "0"), Rng(0).normal(B, 2, 6, 5)
+    slot, x = SLOTS[nn.Conv2d](nn.Conv2d(2, 3, 1, bias=bias), "0"), Rng(0).normal(B, 2, 6, 5)
     before = x.clone()
     slot.examples(x, (1, 1, B)).zero_()
     assert torch.equal(x, before)
@@ -466,6 +469,11 @@ def test_a_net_can_be_copied_and_pickled(case):
     _, net, weights, x = case
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert torch.equal(other.output(weights, x), net.output(weights, x))
+
+
+@pytest.mark.parametrize("slot", [*SLOTS.values(), *ENTRIES.values()], ids=lambda slot: slot.__name__)
+def test_a_pickle_finds_the_class_of_a_slot(slot):
+    assert pickle.loads(pickle.dumps(slot)) is slot
 
 
 class Forward(nn.Module):

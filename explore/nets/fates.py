@@ -18,22 +18,28 @@ from explore.nets.attention import Attention, linear
 from explore.nets.slots import convolution, dense, entries, norms
 from explore.nets.slots.base import called
 
+
+def _class(name: str, *bases: Any) -> Any:
+    """Make a class of its bases alone, and put it into this module, where pickles look for it."""
+    cls = globals()[name] = type(name, bases, {"__module__": __name__})
+    return cls
+
+
+def _slots(slot: Any, *kinds: type[nn.Module]) -> dict[type[nn.Module], Any]:
+    return {kind: _class(f"{kind.__name__}Slot", slot, kind) for kind in kinds}
+
+
 WEIGHTS: dict[type[nn.Module], Any] = {
     nn.Linear: dense.LinearSlot, nn.Embedding: dense.EmbeddingSlot,
-    nn.Conv1d: convolution.Conv1dSlot, nn.Conv2d: convolution.Conv2dSlot, nn.Conv3d: convolution.Conv3dSlot,
-    nn.ConvTranspose1d: convolution.Transposed1dSlot, nn.ConvTranspose2d: convolution.Transposed2dSlot,
-    nn.ConvTranspose3d: convolution.Transposed3dSlot,
+    **_slots(convolution.ConvSlot, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    **_slots(convolution.TransposedSlot, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 }  # fmt: skip
-NORMS: dict[type[nn.Module], Any] = {
-    nn.BatchNorm1d: norms.Norm1dSlot, nn.BatchNorm2d: norms.Norm2dSlot, nn.BatchNorm3d: norms.Norm3dSlot
-}  # fmt: skip
+NORMS = _slots(norms.NormSlot, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 AFFINE: dict[type[nn.Module], Any] = {
     nn.LayerNorm: norms.LayerNormSlot, nn.RMSNorm: norms.RMSNormSlot, nn.GroupNorm: norms.GroupNormSlot
 }  # fmt: skip
 SLOTS = WEIGHTS | NORMS | AFFINE
-ENTRIES: dict[type[nn.Module], Any] = {
-    nn.LayerNorm: entries.LayerNormEntries, nn.RMSNorm: entries.RMSNormEntries, nn.GroupNorm: entries.GroupNormEntries
-}  # fmt: skip
+ENTRIES = {kind: _class(f"{kind.__name__}Entries", entries.AffineEntries, slot) for kind, slot in AFFINE.items()}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PARTS = {
     "MultiheadAttention": {

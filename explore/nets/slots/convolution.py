@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.grad import conv2d_weight, conv3d_weight
 
 from explore.core.shapes import Taps
@@ -292,18 +292,6 @@ class Patches(torch.autograd.Function):
         return F.fold(patches, height_width, slot.kernel, slot.spread, slot.pad, slot.step), None
 
 
-class Conv1dSlot(ConvSlot, nn.Conv1d):
-    """A slot for a Conv1d layer."""
-
-
-class Conv2dSlot(ConvSlot, nn.Conv2d):
-    """A slot for a Conv2d layer."""
-
-
-class Conv3dSlot(ConvSlot, nn.Conv3d):
-    """A slot for a Conv3d layer."""
-
-
 class TransposedSlot(ConvSlot):
     """A slot for a transposed convolution: inputs are spread out, with zeros between, and the kernel is reversed."""
 
@@ -330,15 +318,3 @@ class TransposedSlot(ConvSlot):
         places: Any = (..., *(slice(None, None, s) for s in self.apart))
         wide[places] = a
         return F.pad(wide, [n for pair in reversed(self.around) for n in pair])
-
-
-class Transposed1dSlot(TransposedSlot, nn.ConvTranspose1d):  # type: ignore[misc]
-    """A slot for a ConvTranspose1d layer."""
-
-
-class Transposed2dSlot(TransposedSlot, nn.ConvTranspose2d):  # type: ignore[misc]
-    """A slot for a ConvTranspose2d layer."""
-
-
-class Transposed3dSlot(TransposedSlot, nn.ConvTranspose3d):  # type: ignore[misc]
-    """A slot for a ConvTranspose3d layer."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from explore.nets.slots.base import Lead, WeightSlot
-from explore.nets.slots.norms import GroupNormSlot, LayerNormSlot, RMSNormSlot
 
 
 class Entries(WeightSlot):
@@ -67,18 +66,6 @@ class AffineEntries(Entries):
     def _computed(self, a: Tensor, per: int) -> Tensor:
         entries = super()._computed(a.new_ones(len(a), 1), per).unflatten(0, self.lead)
         return self.applied(a, self.split(entries))
-
-
-class LayerNormEntries(AffineEntries, LayerNormSlot):
-    """A slot for a LayerNorm layer."""
-
-
-class RMSNormEntries(AffineEntries, RMSNormSlot):
-    """A slot for a RMSNorm layer."""
-
-
-class GroupNormEntries(AffineEntries, GroupNormSlot):
-    """A slot for a GroupNorm layer."""
 
 
 class OwnEntries(Entries):

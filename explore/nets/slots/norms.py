@@ -61,18 +61,6 @@ class NormSlot(Slot):
         return statistics
 
 
-class Norm1dSlot(NormSlot, nn.BatchNorm1d):
-    """A slot for a BatchNorm1d layer."""
-
-
-class Norm2dSlot(NormSlot, nn.BatchNorm2d):
-    """A slot for a BatchNorm2d layer."""
-
-
-class Norm3dSlot(NormSlot, nn.BatchNorm3d):
-    """A slot for a BatchNorm3d layer."""
-
-
 class AffineSlot(Slot):
     """A slot for a layer that normalises each example, and has a trained scale, and perhaps a shift, per feature."""
 

@@ -85,7 +85,7 @@ def test_each_output_is_weighed_by_its_own_precision(name, own):
     state = posterior.init(24, 2, rng)
     for _ in range(400):
         state, _ = posterior.update(state, Batch(x, y), rng)
-    mean, covariance = implied_gaussian(posterior, state, 2)
+    mean, covariance = implied_gaussian(posterior, state)
     for o, sd in enumerate(likelihood.deviations):
         expected = ridge(x, y[..., o : o + 1], sd, 0.8)
         torch.testing.assert_close(mean.unflatten(1, (4, 3))[..., o], expected[0], rtol=1e-5, atol=1e-7)

@@ -284,12 +284,8 @@ class Variational(Predictive):
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
         """Draw n samples of the coordinates from q, a tuple of [R, n, I, O]. `sample` builds layers from these."""
 
-    # Over all coordinates, in nats: the log density at given coordinates [R, S, I, O], the entropy, KL(new || old),
-    # KL(q || prior), and KL(q' || q) after one step of size rho on the log-likelihood of each example alone.
-    @abstractmethod
-    def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]: ...
-    @abstractmethod
-    def entropy(self, state: State) -> Float[Tensor, " R"]: ...
+    # Over all coordinates, in nats: KL(new || old), KL(q || prior), and KL(q' || q) after one step of size rho on the
+    # log-likelihood of each example alone.
     @abstractmethod
     def kl(self, new: State, old: State) -> Float[Tensor, " R"]: ...
     @abstractmethod
@@ -300,21 +296,6 @@ class Variational(Predictive):
     def divergence(self, state: State) -> Float[Tensor, " R"]:
         """Return KL(q || prior) over all coordinates and the noise of the likelihood, in nats."""
         return self.kl_prior(state) + self.likelihood.kl(state.common.noise)
-
-    def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Estimate the ELBO of all data in nats from one batch; `kl_weight` and `augmentation` are treated as 1."""
-        examples = float(state.common.n_data) / self.stands_for(1.0)
-        return examples * self._log_likelihood(state, batch, rng, samples) - self.divergence(state)
-
-    def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Estimate the training objective in nats: the ELBO if the factors `kl_weight` and `augmentation` are 1."""
-        fit = float(state.common.n_data) * self._log_likelihood(state, batch, rng, samples)
-        return fit - self.kl_weight * self.divergence(state)
-
-    def _log_likelihood(self, state: State, batch: Batch, rng: Rng, samples: int) -> Float[Tensor, " R"]:
-        """Estimate E[log p(y | x, W)] in nats, averaged over the examples of a batch."""
-        net, layers, noise = self.functions(state, samples, rng)
-        return self.likelihood.log_prob(noise, net.output(layers, batch.x), batch.y.unsqueeze(1)).mean((1, 2))
 
 
 def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:

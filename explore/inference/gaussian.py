@@ -112,22 +112,6 @@ class GaussianPosterior(Variational):
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
         return drawn(self.gaussian(state), n, rng)
 
-    def solve(self, state: State, v: Weights) -> Weights:
-        """Multiply S vectors over all coordinates, a tuple of [R, S, I, O], by the covariance of q."""
-        _, precision, scale = self.gaussian(state)
-        return tuple(scale * x for x in precision.solve(v))
-
-    def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
-        mean, precision, scale = self.gaussian(state)
-        d = tuple(w - m.unsqueeze(1) for w, m in zip(coordinates[: len(mean)], mean, strict=True))
-        mahalanobis = dot(d, precision.multiply(d)) / scale
-        normaliser = self.dimension * math.log(2 * math.pi * scale) - precision.logdet()
-        return -0.5 * (mahalanobis + normaliser.unsqueeze(1))
-
-    def entropy(self, state: State) -> Float[Tensor, " R"]:
-        _, precision, scale = self.gaussian(state)
-        return 0.5 * (self.dimension * math.log(2 * math.pi * math.e * scale) - precision.logdet())
-
     def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
         mean, precision, scale = self.gaussian(new)
         mean0, precision0, scale0 = self.gaussian(old)

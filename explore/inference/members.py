@@ -171,7 +171,7 @@ class Mixture(Predictive):
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalMixture(Mixture):
-    """A mixture of variational posteriors; KL, ELBO and gain are means over the members."""
+    """A mixture of variational posteriors; KL and gain are means over the members."""
 
     posterior: Variational
     kl_weight: float = field(init=False, repr=False)
@@ -195,13 +195,6 @@ class VariationalMixture(Mixture):
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
         """Return the mean gain over members, in nats, an upper bound on the gain of a mixture with fixed weights."""
         return self._mean(self.posterior.gain(_replicas(state), self._each(batch), rng))
-
-    def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Return the mean ELBO over members, with `samples` draws each; the mixture's ELBO is at most log k higher."""
-        return self._mean(self.posterior.elbo(_replicas(state), self._each(batch), rng, samples))
-
-    def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        return self._mean(self.posterior.objective(_replicas(state), self._each(batch), rng, samples))
 
 
 def _replicas(state: State) -> State:

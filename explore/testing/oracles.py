@@ -7,8 +7,9 @@ from torch import Tensor
 
 from explore.core.rng import Rng
 from explore.core.shapes import State
-from explore.core.shapes import flatten as flat  # noqa: F401
+from explore.core.shapes import flatten as flat
 from explore.core.shapes import unflatten as unflat
+from explore.inference.gaussian import GaussianPosterior
 
 normal = torch.distributions.MultivariateNormal
 
@@ -18,23 +19,26 @@ def kl(mean: Tensor, covariance: Tensor, mean0: Tensor, covariance0: Tensor) -> 
     return torch.distributions.kl_divergence(normal(mean, covariance), normal(mean0, covariance0))
 
 
-def implied_gaussian(posterior: Any, state: State, replicas: int) -> tuple[Tensor, Tensor]:
-    """Return mean [R, n] and covariance [R, n, n] of the Gaussian whose log density is `posterior.log_prob`.
+def implied_gaussian(posterior: Any, state: State) -> tuple[Tensor, Tensor]:
+    """Return mean [R, n] and covariance [R, n, n] of `posterior.gaussian`, from its matrix times the n unit vectors."""
+    mean, precision, scale = posterior.gaussian(state)
+    centre = flat(tuple(m.unsqueeze(1) for m in mean)).squeeze(1)
+    units = torch.eye(centre.shape[1]).to(centre).expand(len(centre), -1, -1)
+    return centre, torch.linalg.inv(flat(precision.multiply(unflat(units, posterior.coordinates))) / scale)
 
-    The gradient of a Gaussian log density is linear, so its values at 0 and at the n unit vectors suffice.
-    """
-    n = sum(i * o for i, o in posterior.coordinates)
-    points = torch.cat([torch.zeros(1, n), torch.eye(n)]).double().expand(replicas, -1, -1)
-    slopes = slope(posterior, state, points)
-    covariance = torch.linalg.inv(slopes[:, :1] - slopes[:, 1:])
-    return torch.einsum("rij,rj->ri", covariance, slopes[:, 0]), covariance
+
+def log_prob(posterior: Any, state: State, points: Tensor) -> Tensor:
+    """Return the log density [R, S] at points [R, S, n]; a posterior that is not Gaussian has a method `log_prob`."""
+    if isinstance(posterior, GaussianPosterior):
+        return normal(*implied_gaussian(posterior, state)).log_prob(points.transpose(0, 1)).mT
+    values: Tensor = posterior.log_prob(state, unflat(points, posterior.coordinates))
+    return values
 
 
 def slope(posterior: Any, state: State, points: Tensor) -> Tensor:
-    """Return the gradient [R, S, n] of `posterior.log_prob` at points [R, S, n]."""
+    """Return the gradient [R, S, n] of `log_prob` at points [R, S, n]."""
     points = points.clone().requires_grad_()
-    log_prob = posterior.log_prob(state, unflat(points, posterior.coordinates))
-    return torch.autograd.grad(log_prob.sum(), points)[0]
+    return torch.autograd.grad(log_prob(posterior, state, points).sum(), points)[0]
 
 
 def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tuple[Tensor, Tensor]:

@@ -80,7 +80,8 @@ def bait(view: View, k: int) -> Choice:
     out, pullback = posterior.net.forward(posterior.at_mean(view.state), points)
     taps = pullback(torch.ones_like(out))
     jacobian = tuple(torch.einsum("rsbti,rsbto->rbio", t.inputs, t.grads) for t in taps)
-    solved = posterior.solve(view.state, jacobian)
+    _, precision, scale = posterior.gaussian(view.state)
+    solved = tuple(scale * j for j in precision.solve(jacobian))
     kernel = sum(torch.einsum("rbio,rcio->rbc", j, s) for j, s in zip(jacobian, solved, strict=True))
     n, noise = view.labelled.x.shape[1], 1 / view.noise.squeeze(2)  # [R, 1]
 

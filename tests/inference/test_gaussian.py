@@ -98,7 +98,7 @@ def test_gain_is_the_kl_after_one_step_on_one_example(name, settings, change, rh
     score = (y.unsqueeze(1) - oracles.run(MODULE, weights, x)) / 0.25
     g = torch.einsum("rsbo,rsbow->rsbw", score, oracles.jacobians(MODULE, weights, x, NET.shapes))[0]
 
-    mean, covariance = (t[0] for t in oracles.implied_gaussian(posterior, state, 1))
+    mean, covariance = (t[0] for t in oracles.implied_gaussian(posterior, state))
     precision = torch.linalg.inv(covariance)
     gamma = posterior.kl_weight / (8 * posterior.prior_variance)
 

@@ -65,7 +65,7 @@ def test_the_learned_variance_of_each_group_is_its_mean_second_moment(name):
     state = posterior.init(12, 2, Rng(0, dtype=torch.float64))
     for i in range(3):
         state, _ = posterior.update(state, batch(), Rng(i, dtype=torch.float64))
-    mean, covariance = oracles.implied_gaussian(posterior, state, 2)
+    mean, covariance = oracles.implied_gaussian(posterior, state)
     second = oracles.unflat(mean.square() + covariance.diagonal(dim1=1, dim2=2), posterior.coordinates)
     learned = posterior.end_epoch(state).common.prior.variance
     for squares, apart, variance in zip(second, posterior.own_bias_variance, learned, strict=True):
@@ -115,7 +115,7 @@ def test_a_learned_variance_does_what_the_same_number_does(name, adaptive):
         states.append(state)
     for one, two in zip(*(s.mean for s in states), strict=True):
         torch.testing.assert_close(one, two)
-    ours, theirs = (oracles.implied_gaussian(p, s, 2)[1] for p, s in zip((fixed, learned), states, strict=True))
+    ours, theirs = (oracles.implied_gaussian(p, s)[1] for p, s in zip((fixed, learned), states, strict=True))
     torch.testing.assert_close(ours, theirs)
     if adaptive:
         assert (states[0].damping > 0.1).any()
@@ -140,7 +140,7 @@ def test_slangs_own_variance_of_biases_is_not_learned():
     state = posterior.end_epoch(state)
     for rows in posterior.variances(state):
         assert (rows[:, -1] == 7.0).all() and (rows[:, :-1] < 1.0).all()
-    mean, covariance = oracles.implied_gaussian(posterior, state, 2)
+    mean, covariance = oracles.implied_gaussian(posterior, state)
     eta = oracles.flat([r * torch.ones_like(m) for r, m in zip(posterior.variances(state), state.mean, strict=True)])
     exact = oracles.kl(mean, covariance, torch.zeros_like(mean), torch.diag_embed(eta))
     torch.testing.assert_close(posterior.kl_prior(state), exact)

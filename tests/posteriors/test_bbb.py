@@ -38,7 +38,7 @@ def rng(seed=0, kind=Rng):
 
 def test_starts_at_the_given_deviation():
     posterior = build(initial_std=0.07)
-    _, covariance = oracles.implied_gaussian(posterior, posterior.init(20, 2, rng()), 2)
+    _, covariance = oracles.implied_gaussian(posterior, posterior.init(20, 2, rng()))
     expected = 0.07**2 * torch.eye(NET.weights, dtype=torch.float64).expand(2, -1, -1)
     torch.testing.assert_close(covariance, expected, rtol=1e-8, atol=1e-12)
 

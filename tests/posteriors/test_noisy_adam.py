@@ -93,7 +93,7 @@ def test_the_root_of_the_squares_is_in_the_mean_step_only():
     corrected = [m / (1 - MOMENTUM**2) for m in after.momentum]
     for old, new, m, f in zip(before.mean, after.mean, corrected, after.squares, strict=True):
         torch.testing.assert_close(new - old, ALPHA * m / (f.sqrt() + gamma), rtol=1e-8, atol=1e-10)
-    _, covariance = oracles.implied_gaussian(posterior, after, 2)
+    _, covariance = oracles.implied_gaussian(posterior, after)
     precision = N / LAMBDA * oracles.flat(after.squares) + 1 / ETA
     torch.testing.assert_close(covariance, torch.diag_embed(1 / precision), rtol=1e-8, atol=1e-12)
 

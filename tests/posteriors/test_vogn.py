@@ -152,7 +152,7 @@ def linear(n_steps=400, **settings):
 def test_precision_at_the_fixed_point_is_that_of_the_tempered_bound():
     # Without weight noise h is a number: it depends on the mean alone, which converges.
     posterior, state, x, y = linear(weight_noise=False, damping=0.0)
-    mean, covariance = oracles.implied_gaussian(posterior, state, 2)
+    mean, covariance = oracles.implied_gaussian(posterior, state)
     a = torch.cat([x, torch.ones_like(y)], 2)
     h = (PRECISION * (a @ mean.unsqueeze(2) - y) * a).square().mean(1)
     precision = 24 / TAU * h + 1 / ETA
@@ -162,7 +162,7 @@ def test_precision_at_the_fixed_point_is_that_of_the_tempered_bound():
 @pytest.mark.parametrize("weight_noise", [True, False])
 def test_tempered_mean_is_ridge_regression_with_more_noise(weight_noise):
     posterior, state, x, y = linear(weight_noise=weight_noise)
-    mean, _ = oracles.implied_gaussian(posterior, state, 2)
+    mean, _ = oracles.implied_gaussian(posterior, state)
     expected, _ = oracles.ridge(x, y, (TAU / PRECISION) ** 0.5, ETA)
     torch.testing.assert_close(mean, expected, rtol=1e-6, atol=1e-8)
 
@@ -201,7 +201,7 @@ def test_damping_narrows_the_posterior():
     state = build().init(N, 2, rng())
     state, _ = build().update(state, data(), rng(1))
     for gamma in (0.0, GAMMA):
-        _, covariance = oracles.implied_gaussian(build(damping=gamma), state, 2)
+        _, covariance = oracles.implied_gaussian(build(damping=gamma), state)
         tau = float(state.tempering[0])
         precision = RHO * N / tau * (oracles.flat(state.squares) + gamma) + 1 / ETA
         torch.testing.assert_close(covariance, torch.diag_embed(1 / precision), rtol=1e-8, atol=1e-12)

@@ -54,18 +54,16 @@ class LinearisedNet:
         return self.net.width
 
     def output(self, layers: Sequence[Any], x: Tensor) -> Float[Tensor, "R S B O"]:
-        """Return the values of the functions at x [R, B, ...]; they are differentiable, as those of a `Net`."""
+        """Return the values of the functions at x [R, B, ...]."""
         functions: Functions = layers[0]
         members = functions.mean[0].shape[1]
         flat: Functions = tree.map_tensors(lambda t: t.flatten(0, 1), functions._replace(chosen=None))
-        differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in tree.tensors(flat))
-        linear = self._differentiable if differentiable else self._linear
         with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():  # for the Jacobian
             flat, x = tree.map_tensors(lambda t: t.clone() if t.is_inference() else t, (flat, x))
             x = x.repeat_interleave(members, 0)
-            base, change = linear(flat, x)
+            base, change = self._linear(flat, x)
             if flat.weights:
-                base = self._sampled(flat, flat.weights, x)
+                base = self.net.output((*flat.weights, *(v.unsqueeze(1) for v in flat.fixed)), x)
         every = (base + change).unflatten(0, (-1, members)).flatten(1, 2)
         if functions.chosen is None:
             return every
@@ -77,21 +75,6 @@ class LinearisedNet:
         out, rows = at_mean(self.net, means, x, len(functions.changes))
         of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
         return out.unsqueeze(1), added([along(taps, change) for taps, change in of_layers])
-
-    def _differentiable(self, functions: Functions, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Do as `_linear`, by two backward passes: slower, but with a gradient."""
-        samples, last = functions.changes[0].shape[1], len(functions.changes)
-        means = tuple(m.unsqueeze(1).repeat(1, samples, 1, 1) for m in functions.mean)
-        free = tuple(m + torch.zeros_like(m, requires_grad=True) for m in means[-last:])
-        out = self._sampled(functions, (*means[:-last], *free), x)
-        zero = torch.zeros_like(out, requires_grad=True)
-        pulled = torch.autograd.grad(out, free, zero, create_graph=True)  # J^T v, whose derivative by v is J
-        along = added([(g * c).sum() for g, c in zip(pulled, functions.changes, strict=True)])
-        (change,) = torch.autograd.grad(along, zero, create_graph=True)
-        return out, change
-
-    def _sampled(self, functions: Functions, weights: Weights, x: Tensor) -> Float[Tensor, "Rk e B O"]:
-        return self.net.output((*weights, *(v.unsqueeze(1) for v in functions.fixed)), x)
 
 
 def at_mean(

@@ -6,7 +6,7 @@ taps a and g: g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T.
 
 The sampler printed in the paper has the wrong covariance. The correct sample is d^-1/2 (eps - V K V^T eps) with
 V = d^-1/2 U, K = (C^-T + V^T V)^-1 and C = L^-T (B - I) L^-1, where L and B are the lower Cholesky factors of V^T V and
-I + L^T L. `_Half` uses the symmetric root instead, which is differentiable even if U is rank-deficient.
+I + L^T L. `_Half` uses the symmetric root instead, which exists even if U is rank-deficient.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class LowRankFactor(NamedTuple):
 
     def _half(self) -> _Half:
         low, scale = self._low()
-        return _Half(low, _Shrinkage.apply(_gram(low)).to(low[0]), scale)
+        return _Half(low, _shrinkage(_gram(low)).to(low[0]), scale)
 
     def _low(self) -> tuple[Vectors, Vectors]:
         """Return V = d^-1/2 U, and d^-1/2."""
@@ -205,26 +205,15 @@ def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
     return inner(v, v)
 
 
-class _Shrinkage(torch.autograd.Function):
-    """The function f(l) = 1 / (1 + l + (1 + l)^1/2) of a matrix; unlike eigh, differentiable at equal eigenvalues."""
-
-    @staticmethod
-    def forward(ctx, m):  # type: ignore[no-untyped-def]
-        values, vectors, _ = eigh(m)
-        t = (1 + values.clamp_min(0)).sqrt()
-        ctx.save_for_backward(t, vectors)
-        return (vectors / (t * t + t).unsqueeze(1)) @ vectors.mT
-
-    @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        t, vectors = ctx.saved_tensors
-        f, total = 1 / (t * t + t), t.unsqueeze(1) + t.unsqueeze(2)
-        slopes = -(total + 1) / total * f.unsqueeze(1) * f.unsqueeze(2)  # (f(a) - f(b)) / (a - b)
-        return vectors @ (slopes * (vectors.mT @ grad @ vectors)) @ vectors.mT
+def _shrinkage(m: Float[Tensor, "R L L"]) -> Float[Tensor, "R L L"]:
+    """Return f(m) for the function f(l) = 1 / (1 + l + (1 + l)^1/2) of a matrix."""
+    values, vectors, _ = eigh(m)
+    t = (1 + values.clamp_min(0)).sqrt()
+    return (vectors / (t * t + t).unsqueeze(1)) @ vectors.mT
 
 
 class _Half(NamedTuple):
-    """The root H = d^-1/2 (I - V K V^T), H H^T = (U U^T + diag(d))^-1; V = d^-1/2 U, K = f(V^T V), f: `_Shrinkage`."""
+    """The root H = d^-1/2 (I - V K V^T), H H^T = (U U^T + diag(d))^-1; V = d^-1/2 U, K = f(V^T V), f: `_shrinkage`."""
 
     low: Vectors  # V
     k: Float[Tensor, "R L L"]  # K, symmetric

@@ -9,10 +9,16 @@ from torch.func import functional_call, jacrev, vmap
 
 from explore.core.shapes import flatten as flat
 from explore.core.shapes import unflatten as unflat
+from explore.inference.structures import base
+from explore.inference.structures.base import Blocks, Diagonal
+from explore.inference.structures.dense import DenseFactor
+from explore.inference.structures.kronecker import KroneckerFactor
+from explore.inference.structures.low_rank import LowRankFactor
+from explore.inference.updates.reparam import Triangular
 from explore.testing.oracles import implied_gaussian, kl, normal, ridge
 
 __all__ = [
-    "finite_difference", "flat", "implied_gaussian", "jacobians", "kl", "kronecker_directions", "mean_and_se",
+    "dense", "finite_difference", "flat", "implied_gaussian", "jacobians", "kl", "kronecker_directions", "mean_and_se",
     "normal", "parameters", "ridge", "run", "squared_projection", "unflat",
 ]  # fmt: skip
 
@@ -69,6 +75,30 @@ def finite_difference(f, x, h=1e-6):
         step = step.view_as(x)
         gradient.view(-1)[i] = (f(x + step) - f(x - step)) / (2 * h)
     return gradient
+
+
+def kron(a, s):
+    return torch.einsum("rij,rop->riojp", a, s).flatten(1, 2).flatten(2, 3)
+
+
+def dense(factor):
+    """The matrix [R, W, W] of a factor, or of the block of a layer, written out."""
+    if isinstance(factor, Blocks):
+        return torch.stack([torch.block_diag(*rows) for rows in zip(*map(dense, factor.blocks), strict=True)])
+    if isinstance(factor, Diagonal):
+        diagonal = torch.diag_embed(factor.precision.flatten(1))
+        basis = None if factor.inputs is None else kron(factor.inputs, factor.outputs)
+        return diagonal if basis is None else basis @ diagonal @ basis.mT
+    if isinstance(factor, KroneckerFactor):
+        return kron(*(torch.linalg.inv(root.mT @ root) for root in factor))
+    if isinstance(factor, DenseFactor):
+        lower = torch.linalg.inv(flat(factor.rows))
+        return lower @ lower.mT
+    if isinstance(factor, LowRankFactor):
+        return flat(factor.columns).mT @ flat(factor.columns) + torch.diag_embed(flat(factor.diagonal))
+    if isinstance(factor, Triangular):
+        return torch.cholesky_inverse(factor.root_)
+    return base.dense(factor, [c.diagonal.shape[1:] for c in factor.conditionals])
 
 
 def squared_projection(d, p, directions):

@@ -17,6 +17,7 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.nets.net import Net, mlp
+from tests import oracles
 
 R, S, N, WORDS = 2, 3, 4, 11
 
@@ -447,7 +448,7 @@ def test_linear_functions_of_own_parameters_have_exact_moments():
         return net.output(layers, x)[0, 0]
 
     rows = torch.cat([j.flatten(2) for j in torch.autograd.functional.jacobian(output, tuple(mean))], 2)
-    expected = scale * torch.einsum("bow,wv,bov->bo", rows, precision.dense()[0].inverse(), rows)
+    expected = scale * torch.einsum("bow,wv,bov->bo", rows, oracles.dense(precision)[0].inverse(), rows)
     taps = [net.forward(mean, x)[1](row.expand(1, 1, N, 4)) for row in torch.eye(4, dtype=torch.float64)]
     found = torch.stack([scale * precision.quad(t)[0] for t in taps], 1)
     close(found, expected)

@@ -31,6 +31,7 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import flatten
 from explore.data import Dataset, load, load_csv
+from explore.inference.structures.base import dense
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Bernoulli
 from explore.nets.net import Net
@@ -102,7 +103,7 @@ def train(name: str, problem: exact.Problem, epochs: int, rng: Rng, progress: Pr
     progress.remove_task(task)
     check(name, event.state)
     mean, precision, scale = model.gaussian(event.state)
-    covariance = scale * torch.linalg.inv(precision.dense())
+    covariance = scale * torch.linalg.inv(dense(precision, model.coordinates))
     return exact.Normal(heights * flatten(mean), heights[:, None] * heights * covariance)
 
 

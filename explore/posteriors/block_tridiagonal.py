@@ -111,7 +111,7 @@ class BlockTridiagonalFactor(NamedTuple):
         """Return tr(P new^-1) for this matrix P. Above 4096 weights, estimate tr(P new^-1 - I) with random vectors."""
         like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
-            probes, count = self._eye(), 1
+            probes, count = identity(weights, like).expand(len(like), -1, -1), 1
         else:
             probes, count = Rng(0, like.device, like.dtype).normal(len(like), PROBES, weights), PROBES
         x = new.root(unflatten(probes, self._shapes))
@@ -129,18 +129,11 @@ class BlockTridiagonalFactor(NamedTuple):
         return gram.square().mean((2, 3))
 
     def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return base.dense_eigenvalues(self, sum(i * o for i, o in self._shapes))
-
-    def dense(self) -> Float[Tensor, "R W W"]:
-        return flatten(self.multiply(unflatten(self._eye(), self._shapes)))
+        return base.dense_eigenvalues(self, self._shapes)
 
     @property
     def _shapes(self) -> tuple[tuple[int, int], ...]:
         return tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
-
-    def _eye(self) -> Float[Tensor, "R W W"]:
-        like = self.conditionals[0].diagonal
-        return identity(sum(i * o for i, o in self._shapes), like).expand(len(like), -1, -1)
 
     def _up(self, x: Weights) -> Weights:
         """Return Xi^T x, with Xi from the module docstring."""

@@ -18,6 +18,7 @@ from explore.core.errors import InputError
 from explore.learning.learner import ActiveLearner
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
+from tests import oracles
 
 P, TRIALS, K = 24, 2, 4
 GENERATOR = np.random.default_rng(0)
@@ -163,7 +164,7 @@ def test_bait_lowers_the_trace_most():
             tuple(m[t] for m in mean),
         )
         rows = torch.cat([j.flatten(1) for j in jacobian], 1).numpy()  # [P, W]
-        inverse = precision.dense()[t].numpy() / scale
+        inverse = oracles.dense(precision)[t].numpy() / scale
         pool = [*START[t], *FREE[t]]
         fisher = tau * rows[pool].T @ rows[pool]
         left = list(FREE[t])

@@ -128,7 +128,7 @@ class Case:
         structure = structures[name]
         factor, ok = structure.factor(self.statistics(structure), 0.1)
         assert ok.all()
-        matrix = factor.dense()[0] - 0.1 * torch.eye(self.net.weights, dtype=torch.float64)
+        matrix = oracles.dense(factor)[0] - 0.1 * torch.eye(self.net.weights, dtype=torch.float64)
         return matrix[self.order][:, self.order]
 
     def curvlinops(self, name, sharing="expand"):

@@ -1,4 +1,4 @@
-"""Factors that couple layers do the algebra of the matrix that they write out in `dense`."""
+"""Factors that couple layers do the algebra of the matrix that `oracles.dense` writes out."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from explore.inference.structures import dense as dense_structure
 from explore.inference.structures import low_rank
 from explore.inference.structures.dense import DenseFactor
 from explore.inference.structures.low_rank import LowRankFactor
-from explore.testing import oracles
+from tests import oracles
 
 R, S, B, W = 2, 3, 4, 14
 SHAPES = ((3, 2), (2, 4))
@@ -77,16 +77,16 @@ def close(actual, expected, rtol=1e-8, atol=1e-10):
 def test_dense_is_the_matrix():
     root = randn(R, W, W).tril() + 4 * torch.eye(W)
     inverse = oracles.unflat(torch.linalg.inv(root), SHAPES)
-    close(DenseFactor(inverse).dense(), root @ root.mT)
+    close(structures.dense(DenseFactor(inverse), SHAPES), root @ root.mT)
     u, d = randn(R, 3, W), randn(R, W).square()
     expected = torch.stack([u[r].T @ u[r] + d[r].diag() for r in range(R)])
-    close(LowRankFactor(oracles.unflat(u, SHAPES), oracles.unflat(d, SHAPES)).dense(), expected)
+    close(structures.dense(LowRankFactor(oracles.unflat(u, SHAPES), oracles.unflat(d, SHAPES)), SHAPES), expected)
 
 
 def test_products_with_the_matrix_and_its_inverse(make):
     factor, v = make(), oracles.unflat(randn(R, S, W), SHAPES)
-    close(oracles.flat(factor.multiply(v)), oracles.flat(v) @ factor.dense())
-    close(oracles.flat(factor.solve(v)), torch.linalg.solve(factor.dense(), oracles.flat(v).mT).mT)
+    close(oracles.flat(factor.multiply(v)), oracles.flat(v) @ oracles.dense(factor))
+    close(oracles.flat(factor.solve(v)), torch.linalg.solve(oracles.dense(factor), oracles.flat(v).mT).mT)
 
 
 def test_root_has_the_inverse_as_covariance(make):
@@ -94,7 +94,7 @@ def test_root_has_the_inverse_as_covariance(make):
     # All unit vectors at once give the linear map itself: no sampling error.
     columns = oracles.unflat(torch.eye(W, dtype=torch.float64).expand(R, W, W), SHAPES)
     root = oracles.flat(factor.root(columns)).mT
-    close(root @ root.mT, torch.linalg.inv(factor.dense()))
+    close(root @ root.mT, torch.linalg.inv(oracles.dense(factor)))
     if isinstance(factor, LowRankFactor):  # d^1/2 X is symmetric, so that no basis of U's choosing enters
         scaled = oracles.flat(factor.diagonal).sqrt().unsqueeze(2) * root
         close(scaled, scaled.mT)
@@ -103,21 +103,21 @@ def test_root_has_the_inverse_as_covariance(make):
 def test_draws_have_the_inverse_as_covariance(make):
     factor, n = make(), 100_000
     draws = oracles.flat(factor.root(oracles.unflat(randn(R, n, W), SHAPES)))
-    white = torch.linalg.cholesky(factor.dense()).mT @ draws.mT
+    white = torch.linalg.cholesky(oracles.dense(factor)).mT @ draws.mT
     assert (white @ white.mT / n - torch.eye(W)).abs().max() < 5 * (2 / n) ** 0.5
 
 
 def test_numbers(make):
     factor, new = make(), make()
-    inverse = torch.linalg.inv(new.dense())
-    close(factor.logdet(), torch.logdet(factor.dense()))
+    inverse = torch.linalg.inv(oracles.dense(new))
+    close(factor.logdet(), torch.logdet(oracles.dense(factor)))
     close(oracles.flat(new.variance()), inverse.diagonal(dim1=1, dim2=2))
-    close(factor.trace(new), (factor.dense() * inverse).sum((1, 2)))
+    close(factor.trace(new), (oracles.dense(factor) * inverse).sum((1, 2)))
 
 
 def test_eigenvalues(make):
     factor = make()
-    close(factor.eigenvalues().sort(1).values, torch.linalg.eigvalsh(factor.dense()))
+    close(factor.eigenvalues().sort(1).values, torch.linalg.eigvalsh(oracles.dense(factor)))
 
 
 def test_small_eigenvalues_survive_single_precision():
@@ -134,7 +134,7 @@ def test_eigenvalues_of_too_many_weights_are_unknown(make, monkeypatch):
 
 def test_trace_between_different_ranks():
     factor, new = low(1), low(3)
-    close(factor.trace(new), (factor.dense() * torch.linalg.inv(new.dense())).sum((1, 2)))
+    close(factor.trace(new), (oracles.dense(factor) * torch.linalg.inv(oracles.dense(new))).sum((1, 2)))
 
 
 @pytest.fixture(params=[2**24, 1], ids=["whole", "one by one"])
@@ -149,7 +149,7 @@ def budget(request, monkeypatch):
 def test_quad_averages_the_gradient_over_samples_first(make, positions, shared, budget):
     factor, t = make(), taps(positions, shared)
     g = gradients(t).mean(1)
-    close(factor.quad(t), torch.einsum("rbv,rvw,rbw->rb", g, torch.linalg.inv(factor.dense()), g))
+    close(factor.quad(t), torch.einsum("rbv,rvw,rbw->rb", g, torch.linalg.inv(oracles.dense(factor)), g))
 
 
 def squared_norm(p, change):
@@ -164,7 +164,7 @@ def test_curvature_of_what_can_take_every_direction(kind, positions, budget):
     factor, t = KINDS[kind](), taps(positions)
     g = gradients(t)
     d = torch.einsum("rsbv,rsbw->rbvw", g, g) / S
-    expected = [[squared_norm(factor.dense()[r], d[r, b]) for b in range(B)] for r in range(R)]
+    expected = [[squared_norm(oracles.dense(factor)[r], d[r, b]) for b in range(B)] for r in range(R)]
     close(factor.curvature(t), torch.tensor(expected, dtype=torch.float64), rtol=1e-6)
 
 
@@ -176,7 +176,7 @@ def test_curvature_is_that_of_a_small_update(rank, shared, budget):
     d = torch.einsum("rsbv,rsbw->rbvw", g, g) / S
     expected = torch.zeros(R, B, dtype=torch.float64)
     for r in range(R):
-        u, p = oracles.flat(factor.columns)[r], factor.dense()[r]
+        u, p = oracles.flat(factor.columns)[r], oracles.dense(factor)[r]
         for b in range(B):
             x = u.T @ u + rho * d[r, b]
             values, vectors = torch.linalg.eigh(x)
@@ -198,7 +198,7 @@ def test_a_column_that_stands_twice_counts_once():
     factor, t = deficient(), taps()
     scale = torch.tensor([2**0.5, 1], dtype=torch.float64)[:, None, None]
     once = LowRankFactor(tuple(u[:, [0, 2]] * scale for u in factor.columns), factor.diagonal)
-    close(factor.dense(), once.dense())
+    close(oracles.dense(factor), oracles.dense(once))
     close(factor.curvature(t), once.curvature(t))
 
 

@@ -14,7 +14,7 @@ from explore.inference.base import Variational
 from explore.inference.members import mixture
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.testing import oracles
+from tests import oracles
 
 R, N, O = 2, 6, 2  # noqa: E741
 NET = Net(mlp(2, [3], O).double())
@@ -89,7 +89,7 @@ def test_an_augmented_example_counts_several_times(name):
 def change(posterior, before, new):
     """What a step does to the predictions, d^T P d, where P is the Fisher matrix with its damping."""
     d = oracles.flat([(b - a).unsqueeze(1) for a, b in zip(before.mean, new.mean, strict=True)]).squeeze(1)
-    return torch.einsum("ri,rij,rj->r", d, posterior.training_density(new)[1].dense(), d)
+    return torch.einsum("ri,rij,rj->r", d, oracles.dense(posterior.training_density(new)[1]), d)
 
 
 @having("kl_clip")

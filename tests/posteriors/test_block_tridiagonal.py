@@ -12,6 +12,7 @@ from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors import block_tridiagonal
 from explore.posteriors.block_tridiagonal import BlockTridiagonal, BlockTridiagonalKronecker, Chain
+from tests import oracles
 
 SHAPES = ((4, 3), (5, 4), (3, 5))
 R, S, B, GAMMA = 2, 3, 6, 0.3
@@ -79,7 +80,7 @@ def test_the_factor_is_the_dense_matrix():
     factor, ok = structure.factor(q, GAMMA)
     inverse = oracle(q)
     assert ok.all() and inverse[:, :12, 12:32].abs().max() > 1e-3  # the layers are coupled
-    close(factor.dense(), inverse.inverse())
+    close(oracles.dense(factor), inverse.inverse())
     v = rng(5).normal(R, 2, 47)
     parts = unflatten(v, SHAPES)
     close(flatten(factor.solve(parts)), v @ inverse)
@@ -107,7 +108,7 @@ def test_only_what_rounding_takes_to_a_perfect_correlation_is_lifted():
 
 def test_it_matches_the_kronecker_blocks_it_approximates():
     structure, q = statistics()
-    dense = structure.factor(q, GAMMA)[0].dense()
+    dense = oracles.dense(structure.factor(q, GAMMA)[0])
     for i, m in enumerate(q.within):
         here = slice(EDGES[i], EDGES[i + 1])
         close(dense[:, here, here], kron(*damped(m, GAMMA)))
@@ -118,7 +119,7 @@ def test_it_matches_the_kronecker_blocks_it_approximates():
 def test_trace_exact_and_by_random_vectors(monkeypatch):
     structure, q = statistics()
     old, new = structure.factor(q, GAMMA)[0], structure.factor(q, 2.0)[0]
-    exact = (old.dense() @ new.dense().inverse()).diagonal(dim1=1, dim2=2).sum(1)
+    exact = (oracles.dense(old) @ oracles.dense(new).inverse()).diagonal(dim1=1, dim2=2).sum(1)
     close(old.trace(new), exact)
     monkeypatch.setattr(block_tridiagonal, "DENSE", 1)
     monkeypatch.setattr(block_tridiagonal, "PROBES", 20_000)
@@ -156,4 +157,4 @@ def test_a_convolution_is_refused():
 def test_one_layer_is_noisy_kfac():
     posterior = BlockTridiagonal(net=Net(mlp(3, [], 2)), likelihood=Gaussian())
     state = posterior.init(6, R, rng())
-    close(state.sampling.dense(), kron(*damped(state.statistics.within[0], 1 / 6)))
+    close(oracles.dense(state.sampling), kron(*damped(state.statistics.within[0], 1 / 6)))

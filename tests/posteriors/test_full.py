@@ -75,7 +75,7 @@ def test_updates_follow_the_paper(fisher, extrinsic):
             np.testing.assert_allclose(oracles.flat(state.momentum)[r], v, rtol=1e-8, atol=1e-10)
             np.testing.assert_allclose(oracles.flat(state.mean)[r], mu, rtol=1e-8, atol=1e-10)
             _, precision, scale = posterior.gaussian(state)
-            np.testing.assert_allclose(precision.dense()[r], f + gamma * eye, rtol=1e-8, atol=1e-10)
+            np.testing.assert_allclose(oracles.dense(precision)[r], f + gamma * eye, rtol=1e-8, atol=1e-10)
             assert scale == pytest.approx(LAMBDA / N)
 
 

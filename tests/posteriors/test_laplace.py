@@ -16,7 +16,7 @@ from explore.inference.predict import Predictor, linearised, probit
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.laplace import Laplace
-from explore.testing import oracles
+from tests import oracles
 
 NOISE, N, R = 0.3, 23, 2
 NET = Net(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)))
@@ -72,7 +72,7 @@ LIKELIHOODS = [Gaussian(noise_std=NOISE), Categorical()]
 def test_curvature_is_that_of_automatic_differentiation(structure, likelihood):
     posterior, state, batch, _ = fitted(structure, likelihood, evidence=False, prior_variance=0.5, rank=100)
     exact = exact_fisher(posterior, state, batch)
-    precision = posterior.gaussian(state)[1].dense() - torch.eye(exact.shape[1], dtype=torch.float64) / (N * 0.5)
+    precision = oracles.dense(posterior.gaussian(state)[1]) - torch.eye(exact.shape[1], dtype=torch.float64) / (N * 0.5)
     if structure in ("full", "low-rank"):
         torch.testing.assert_close(precision, exact, rtol=1e-6, atol=1e-6)
     else:  # a diagonal is exact in its basis
@@ -85,7 +85,7 @@ def test_curvature_is_that_of_automatic_differentiation(structure, likelihood):
 
 def test_kfac_is_the_product_of_the_moments_of_all_data():
     posterior, state, batch, _ = fitted("kfac", Gaussian(noise_std=NOISE), evidence=False)
-    precision = posterior.gaussian(state)[1].dense()
+    precision = oracles.dense(posterior.gaussian(state)[1])
     hidden = (batch.x @ state.weights[0][:, 0, :3] + state.weights[0][:, 0, 3:]).tanh()
     ones = torch.ones(R, N, 1, dtype=torch.float64)
     a = torch.cat([hidden, ones], 2)
@@ -132,8 +132,8 @@ def test_last_layer_has_the_block_of_the_full_matrix_and_the_rest_stays():
     likelihood = Categorical()
     whole, state, batch, _ = fitted("full", likelihood, evidence=False)
     last, of_last, _, _ = fitted("full", likelihood, subset="last", evidence=False)
-    block = whole.gaussian(state)[1].dense()[:, 16:, 16:]
-    torch.testing.assert_close(last.gaussian(of_last)[1].dense(), block)
+    block = oracles.dense(whole.gaussian(state)[1])[:, 16:, 16:]
+    torch.testing.assert_close(oracles.dense(last.gaussian(of_last)[1]), block)
     layers = last.sample(of_last, 5, draw())
     assert torch.equal(layers[0], state.weights[0].expand(-1, 5, -1, -1))
     assert (layers[1].std(1) > 0).all()

@@ -96,7 +96,7 @@ def test_updates_follow_the_paper(samples, examples, rank, extra):
             theirs[r] = mu, m, low, d
             np.testing.assert_allclose(oracles.flat(state.mean)[r], mu, rtol=1e-7, atol=1e-9)
             np.testing.assert_allclose(oracles.flat(state.momentum)[r], m, rtol=1e-7, atol=1e-9)
-            ours_dense = state.precision.dense()[r].numpy()
+            ours_dense = oracles.dense(state.precision)[r].numpy()
             np.testing.assert_allclose(ours_dense, low + np.diag(d), rtol=1e-7, atol=1e-7)
             np.testing.assert_allclose(np.diag(ours_dense), np.diag(unprojected), rtol=1e-8)
 
@@ -212,7 +212,7 @@ def test_with_as_many_columns_as_weights_it_is_the_dense_recursion():
         dense = Dense(NET.shapes, BETA).observe(dense, taps, 1.0, step)
         u, _ = leading(u, taps, 1 - BETA, BETA * count, posterior.power_iterations, noise)
         d = (1 - BETA) * d + BETA / ETA
-        own = LowRankFactor(u, oracles.unflat(d, NET.shapes)).dense()
+        own = oracles.dense(LowRankFactor(u, oracles.unflat(d, NET.shapes)))
         close(own, count * dense + torch.eye(W, dtype=torch.float64) / ETA)
 
 
@@ -228,7 +228,7 @@ def test_single_precision_keeps_directions_a_hundred_million_times_as_precise_as
         tuple(t.float() for t in oracles.unflat(columns, NET.shapes)),
         tuple(t.squeeze(1).float() for t in oracles.unflat(diagonal, NET.shapes)),
     )
-    precision = LowRankFactor(*(tuple(t.double() for t in part) for part in single)).dense()
+    precision = oracles.dense(LowRankFactor(*(tuple(t.double() for t in part) for part in single)))
     covariance = torch.linalg.inv(precision)
     variance = oracles.flat(tuple(t.unsqueeze(1) for t in single.variance()))[:, 0].double()
     torch.testing.assert_close(variance, covariance.diagonal(dim1=1, dim2=2), rtol=1e-4, atol=0)
@@ -249,7 +249,7 @@ def test_more_columns_than_weights_are_not_kept():
 def test_starts_as_a_factorised_gaussian():
     posterior = build(initial_precision=16.0)
     state = posterior.init(N, 2, rng())
-    close(state.precision.dense(), 16 * torch.eye(W, dtype=torch.float64).repeat(2, 1, 1))
+    close(oracles.dense(state.precision), 16 * torch.eye(W, dtype=torch.float64).repeat(2, 1, 1))
     w = oracles.flat(posterior.sample(state, 20000, rng(3))) - oracles.flat(state.mean).unsqueeze(1)
     assert w.std(1).sub(0.25).abs().max() < 5 * 0.25 / 40000**0.5
 

@@ -23,7 +23,7 @@ from explore.nets.net import Net, mlp
 from explore.nets.zoo import alexnet_dense
 from explore.posteriors import whvi
 from explore.posteriors.whvi import WHVI
-from explore.testing import oracles
+from tests import oracles
 
 STRUCTURES = ["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]
 MODULE = mlp(2, [3], 2).double()
@@ -117,7 +117,7 @@ def test_covariance_of_sampled_weights(covariance):
     # W is linear in g.
     units = torch.eye(4, dtype=torch.float64)[:, None].expand(2, -1, -1, -1)
     directions = written_out(form, [units], [p.unsqueeze(1) for p in state.points[0]], 3, 6).flatten(2)
-    sigma = torch.linalg.inv(precision.dense())
+    sigma = torch.linalg.inv(oracles.dense(precision))
     if covariance == "diagonal":
         assert torch.equal(sigma, torch.diag_embed(sigma.diagonal(dim1=1, dim2=2)))
     else:
@@ -350,7 +350,7 @@ def test_gain_is_that_of_the_coordinates(settings):
         return posterior.likelihood.log_prob(tau, out, BATCH.y[:, None, example : example + 1]).sum()
 
     diagonal = settings.get("covariance") != "full"
-    sigma = torch.linalg.inv(precision.dense())
+    sigma = torch.linalg.inv(oracles.dense(precision))
     blocks = [torch.eye(n) if diagonal or i else torch.ones(n, n) for i, n in enumerate(sizes)]
     # The covariance's step is projected on what can change: blocks of layers' coordinates, or single ones.
     for example in range(5):

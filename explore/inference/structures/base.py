@@ -7,7 +7,7 @@ definite matrix F + damping over all weights of all layers. `PerLayer` applies a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from explore.core import tree
 from explore.core.context import Number
-from explore.core.linalg import added, held, product, rows_times, triangle_times
+from explore.core.linalg import added, held, identity, product, rows_times, triangle_times
 from explore.core.rng import Rng
-from explore.core.shapes import Means, Taps, Weights
+from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
 
 Statistics = Any
@@ -46,7 +46,6 @@ class Factor(Protocol):
     # |P^-1/2 D P^-1/2|_F^2, with D = E_s[g_b g_b^T] projected onto the matrices that the structure can represent
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
     def eigenvalues(self) -> Float[Tensor, "R W"]: ...  # of P, unordered; NaN if a joint factor is too large
-    def dense(self) -> Float[Tensor, "R W W"]: ...  # P as an explicit matrix
 
 
 @runtime_checkable
@@ -102,17 +101,20 @@ class Blocks(NamedTuple):
     def eigenvalues(self) -> Float[Tensor, "R W"]:
         return torch.cat([b.eigenvalues() for b in self.blocks], 1)
 
-    def dense(self) -> Float[Tensor, "R W W"]:
-        blocks = [b.dense() for b in self.blocks]
-        return torch.stack([torch.block_diag(*rows) for rows in zip(*blocks, strict=True)])
+
+def dense(factor: Factor, shapes: Sequence[tuple[int, int]]) -> Float[Tensor, "R W W"]:
+    """Return the matrix of a factor, from its products with all unit vectors."""
+    like = tree.tensors(factor)[0]
+    eye = identity(sum(i * o for i, o in shapes), like).expand(len(like), -1, -1)
+    return flatten(factor.multiply(unflatten(eye, shapes)))
 
 
-def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
-    """Return the eigenvalues of a factor from its dense form, in time cubic in `weights`; NaN above 2048 weights."""
+def dense_eigenvalues(factor: Factor, shapes: Sequence[tuple[int, int]]) -> Float[Tensor, "R W"]:
+    """Return the eigenvalues of a factor from its dense form, in cubic time; NaN above 2048 weights."""
     # Single precision would lose the eigenvalues below 1e-7 times the largest.
-    factor = tree.map_tensors(Tensor.double, factor)
+    factor, weights = tree.map_tensors(Tensor.double, factor), sum(i * o for i, o in shapes)
     if weights <= DENSE:
-        return torch.linalg.eigvalsh(factor.dense())
+        return torch.linalg.eigvalsh(dense(factor, shapes))
     return torch.full((len(factor.logdet()), weights), torch.nan)
 
 
@@ -219,13 +221,6 @@ class Diagonal(NamedTuple):
 
     def eigenvalues(self) -> Float[Tensor, "R w"]:
         return self.precision.flatten(1)
-
-    def dense(self) -> Float[Tensor, "R w w"]:
-        diagonal = torch.diag_embed(self.precision.flatten(1))
-        if self.inputs is None:
-            return diagonal
-        basis = torch.einsum("rij,rop->riojp", self.inputs, self.outputs).flatten(1, 2).flatten(2, 3)
-        return basis @ diagonal @ basis.mT
 
     def _to(self, v: Tensor) -> Tensor:
         return v if self.inputs is None else two_sided(self.inputs, v, self.outputs)

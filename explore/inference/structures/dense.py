@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core.context import Number
-from explore.core.linalg import averaged, identity, inverse_root, inverse_triangle, over
+from explore.core.linalg import averaged, identity, inverse_root, over
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
@@ -31,7 +31,7 @@ class DenseFactor(NamedTuple):
         root = self._matrix()
         half = torch.linalg.solve_triangular(root.mT, flatten(v).mT, upper=True)  # L^T v
         product = torch.linalg.solve_triangular(root, half, upper=False)
-        return unflatten(product.mT, tuple((x.shape[2], x.shape[3]) for x in self.rows))
+        return unflatten(product.mT, self._shapes)
 
     def root(self, eps: Weights) -> Weights:
         return self._combine(flatten(eps))
@@ -61,11 +61,11 @@ class DenseFactor(NamedTuple):
         return torch.cat(parts, 1)
 
     def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return dense_eigenvalues(self, self._matrix().shape[1])
+        return dense_eigenvalues(self, self._shapes)
 
-    def dense(self) -> Float[Tensor, "R W W"]:
-        lower = inverse_triangle(self._matrix())
-        return lower @ lower.mT
+    @property
+    def _shapes(self) -> tuple[tuple[int, int], ...]:
+        return tuple((x.shape[2], x.shape[3]) for x in self.rows)
 
     def _matrix(self) -> Float[Tensor, "R W W"]:
         return flatten(self.rows)

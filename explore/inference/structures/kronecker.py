@@ -104,10 +104,6 @@ class KroneckerFactor(NamedTuple):
         a, s = (torch.linalg.svdvals(root) ** -2 for root in self)
         return (a.unsqueeze(2) * s.unsqueeze(1)).flatten(1)
 
-    def dense(self) -> Float[Tensor, "R w w"]:
-        a, s = self._matrices()
-        return torch.einsum("rij,rop->riojp", a, s).flatten(1, 2).flatten(2, 3)
-
     def _whiten(self, taps: Taps) -> tuple[Tensor, Tensor]:
         a = torch.einsum("rsbti,rji->rbstj", taps.inputs, self.inputs)
         g = torch.einsum("rsbto,rpo->rbstp", taps.grads, self.outputs)

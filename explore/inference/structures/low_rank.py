@@ -173,11 +173,7 @@ class LowRankFactor(NamedTuple):
         return torch.cat(parts, 1)
 
     def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return dense_eigenvalues(self, sum(d.shape[1] * d.shape[2] for d in self.diagonal))
-
-    def dense(self) -> Float[Tensor, "R W W"]:
-        u = flatten(self.columns)
-        return u.mT @ u + torch.diag_embed(flatten(self.diagonal))
+        return dense_eigenvalues(self, tuple((d.shape[1], d.shape[2]) for d in self.diagonal))
 
     def _core(self) -> Float[Tensor, "R L L"]:
         """Return C^-1, lower triangular, in double precision, with C C^T = I + V^T V and V = d^-1/2 U."""

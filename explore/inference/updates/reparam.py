@@ -121,9 +121,6 @@ class Triangular(NamedTuple):
     def eigenvalues(self) -> Float[Tensor, "R n"]:
         return 1 / torch.linalg.svdvals(self.root_).square()
 
-    def dense(self) -> Float[Tensor, "R n n"]:
-        return torch.cholesky_inverse(self.root_)
-
     def _white(self, taps: Taps) -> Float[Tensor, "R S B n"]:
         """Return L^T g for the gradient g of each example; axes T and I of the taps have length 1 here."""
         return torch.einsum("rsbn,rnm->rsbm", (taps.inputs * taps.grads).squeeze(3), self.root_)

@@ -26,8 +26,7 @@ from typing import ClassVar
 from explore.core.context import Turn
 from explore.core.linalg import over
 from explore.inference.structures.base import PerLayer, Statistics, each_layer
-from explore.inference.structures.eigen import EigenLayers, EigenRule
-from explore.inference.structures.kronecker import KroneckerRule, WeightSharing
+from explore.inference.structures.kronecker import EigenLayers, EigenRule, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState

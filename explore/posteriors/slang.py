@@ -26,8 +26,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means
 from explore.inference.base import Common, Rows, common
 from explore.inference.structures.base import gradient_moments
-from explore.inference.structures.leading import leading
-from explore.inference.structures.low_rank import LowRankFactor
+from explore.inference.structures.low_rank import LowRankFactor, leading
 from explore.inference.updates import natural, steps
 
 

@@ -10,8 +10,13 @@ from torch import nn
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Taps
 from explore.inference.structures.dense import Dense
-from explore.inference.structures.leading import leading, leading_dense, leading_gram, leading_randomised
-from explore.inference.structures.low_rank import LowRankFactor
+from explore.inference.structures.low_rank import (
+    LowRankFactor,
+    leading,
+    leading_dense,
+    leading_gram,
+    leading_randomised,
+)
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.slang import SLANG

@@ -264,5 +264,72 @@ def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Te
     return split * ratio.sqrt(), split * ratio.rsqrt()
 
 
+class Eigen(NamedTuple):
+    """EK-FAC statistics of one layer."""
+
+    moments: KroneckerMoments  # A, S
+    inputs: Float[Tensor, "R I I"]  # Q_A
+    outputs: Float[Tensor, "R O O"]  # Q_S
+    scale: Float[Tensor, "R I O"]  # r
+    ok: Bool[Tensor, " R"]  # whether the last eigendecomposition succeeded
+
+    def turned(self, basis: Basis) -> Eigen:
+        """Return the statistics in another basis, with r the diagonal of the Fisher matrix there."""
+        inputs, outputs = (basis.inputs.mT @ self.inputs).square(), (self.outputs.mT @ basis.outputs).square()
+        return Eigen(self.moments, basis.inputs, basis.outputs, inputs @ self.scale @ outputs, basis.ok)
+
+
+@dataclass(frozen=True)
+class EigenRule:
+    """The EK-FAC rule for one layer: F = Q diag(r) Q^T, Q = Q_A (x) Q_S with eigenvectors Q_A of A and Q_S of S."""
+
+    kronecker: KroneckerRule
+    omega: float
+    moments_interval: int
+    basis_interval: int = 1
+    scale_interval: int = 1
+
+    def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Eigen:
+        moments = self.kronecker.init(inputs, outputs, replicas, rng)
+        (basis,) = eigenbases([moments])
+        return Eigen(moments, basis.inputs, basis.outputs, basis.values, basis.ok)
+
+    def factor(self, q: Eigen, damping: Damping) -> tuple[Diagonal, Bool[Tensor, " R"]]:
+        return Diagonal(q.scale + over(damping, q.scale), q.inputs, q.outputs), q.ok
+
+    def start_share(self, q: Eigen) -> Float[Tensor, " R"]:
+        return self.kronecker.start_share(q.moments)
+
+    def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
+        """Reset r to the diagonal of A (x) S, or with `damping` of A^gamma (x) S^gamma, in the current eigenbasis."""
+        moments = q.moments if damping is None else damped(q.moments, damping)
+        a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
+        return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
+
+
+class EigenLayers(PerLayer):
+    """EK-FAC (George et al. 2018) for all layers; the processes of a fit share the eigendecompositions."""
+
+    rule: EigenRule
+
+    def observe(
+        self, statistics: tuple[Eigen, ...], taps: tuple[Taps, ...], schedule: Number, step: int
+    ) -> tuple[Eigen, ...]:
+        rule, every = self.rule, statistics
+        if step % rule.moments_interval == 0:
+            moments = (rule.kronecker.observe(q.moments, t, schedule, step) for q, t in zip(every, taps, strict=True))
+            every = tuple(q._replace(moments=m) for q, m in zip(every, moments, strict=True))
+        if step % rule.basis_interval == 0:
+            bases = eigenbases([q.moments for q in every])
+            every = tuple(q.turned(b) for q, b in zip(every, bases, strict=True))
+        if step % rule.scale_interval == 0:
+            squares = (rotated_squares(t, q.inputs, q.outputs) for q, t in zip(every, taps, strict=True))
+            scales = (
+                torch.lerp(q.scale, s, over(rule.omega * schedule, s)) for q, s in zip(every, squares, strict=True)
+            )
+            every = tuple(q._replace(scale=r) for q, r in zip(every, scales, strict=True))
+        return every
+
+
 def _gram(root: Tensor) -> Tensor:
     return torch.bmm(root.mT, root)  # faster than `@`, which first inspects the number of axes

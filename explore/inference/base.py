@@ -299,14 +299,18 @@ class Variational(Predictive):
 
 
 def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:
-    """Return the common part of an initial state, with separate batch-norm values for each of the `members`."""
+    """Return the common part of an initial state, with batch norm and point estimates for each of `members`."""
+    norms = tuple(v.repeat(1, members, 1, 1) for v in posterior.net.initial_norms(replicas, rng))
+    trained = tuple(v[:, :, :2] for v in norms) if posterior.batch_norm == "adam" else ()
+    points = posterior.net.initial_points(replicas, rng)
+    points = tuple(v.repeat(1, members, *[1] * (v.dim() - 2)) for v in points)
     return Common(
         noise=posterior.likelihood.init(posterior.net.outputs, replicas, rng),
         alive=torch.ones(replicas, dtype=torch.bool, device=rng.device),
         step=torch.tensor(0),
         taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),
         n_data=torch.tensor(float(posterior.stands_for(n_data)), dtype=torch.float64),
-        norms=adam.start_norms(posterior, replicas, rng, members),
+        norms=NormState(norms, adam.start(trained)),
         prior=posterior.start_prior(replicas, rng),
-        points=adam.start_points(posterior, replicas, rng, members),
+        points=PointsState(points, adam.start(points)),
     )

@@ -201,11 +201,6 @@ class GP(Predictive):
 
     def _evidences(self, h: Float[Tensor, "R M J H"], data: GPState, slope: bool = True) -> Sequence[Tensor]:
         """Return log p(y | h) + log p(h) and its gradient for many h, [R, M, J] and [R, M, J, H]."""
-        y, s = data.y.mT.unsqueeze(2), self._deviation(data).unsqueeze(2)
-        return [t.to(h) for t in self._evidence(h, data.x[:, None, None], y, s, slope)]
-
-    def _evidence(self, h: Tensor, x: Tensor, y: Tensor, s: Tensor, slope: bool = True) -> Sequence[Tensor]:
-        """Do as `_evidences`, for h [*N, H], x [*N, n, D], y [*N, n] and log deviations s [*N, n]."""
 
         def of(h: Tensor, x: Tensor, y: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
             noise = self._noise(h)[:, None] * (2 * s).exp()
@@ -218,7 +213,8 @@ class GP(Predictive):
             apart = (h - mean) / deviation
             return value - 0.5 * apart.square().sum(1), gradient - apart / deviation
 
-        return in_parts(of, h.shape[:-1], x.shape[-2], h, x, y, s)
+        x, y, s = data.x[:, None, None], data.y.mT.unsqueeze(2), self._deviation(data).unsqueeze(2)
+        return [t.to(h) for t in in_parts(of, h.shape[:-1], x.shape[-2], h, x, y, s)]
 
     def _noise_draws(self, state: GPState, rng: Rng) -> NoiseDraws:
         """Estimate the process of log deviations, given the most probable h."""

@@ -61,7 +61,8 @@ class HMC(SampledPosterior):
     partial: ClassVar[bool] = False  # the log-likelihoods for NumPyro do not handle NaN
     mixture_error: ClassVar[str] = "hmc samples the exact posterior, so mixing fits adds nothing; use more chains"
 
-    def check_supported(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         _sampler(self)
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:

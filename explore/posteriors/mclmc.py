@@ -89,7 +89,8 @@ class MCLMC(SampledPosterior):
         "chains": "[1, 1000]", "start": "[0, inf)", "warmup": "[1, inf)", "energy_variance": "(0, 10]"
     }  # fmt: skip
 
-    def check_supported(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.net.norms or self.net.points:
             raise InputError("mclmc does not support batch norm or point estimates; use a network without them")
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from explore import registry
+from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.inference import processes
@@ -50,7 +51,9 @@ def exact(posterior, h, x, y, new, s=0.0):
 def test_the_evidence_is_a_normal_density_and_its_gradient_that_of_autograd(kernel, hyperprior, monkeypatch):
     monkeypatch.setattr(processes, "HELD", 2 * 15**2)  # in parts of two
     posterior, h, s = build(kernel=kernel, hyperprior=hyperprior), RNG.normal(3, 5), RNG.normal(3, 15)
-    value, slope = posterior._evidence(h, X, Y[..., 0], s)
+    monkeypatch.setattr(gp.GP, "_deviation", lambda *_: s.unsqueeze(1))  # of the first target alone
+    data = posterior.init(15, 3, RNG)._replace(x=X, y=Y[..., :1])
+    value, slope = (t[:, 0, 0] for t in posterior._evidences(h[:, None, None], data))
     for r in range(3):
         free = h[r].clone().requires_grad_()
         diagonal = free[-1].exp() * (2 * s[r]).exp() + gp.JITTER * free[-2].exp()
@@ -160,14 +163,15 @@ def test_draws_of_h_follow_its_posterior():
     # One input and few examples: the posterior of h is far from Gaussian.
     x, y = X[:, :6, :1], Y[:, :6, :1]
     posterior = registry.posterior("gp", Net(mlp(1, [3], 1)), Gaussian(), draws=4000)
-    drawn = fitted(posterior, x, y).draws[:, 0]
+    state = fitted(posterior, x, y)
+    drawn = state.draws[:, 0]
     mean, deviation = gp.prior(1, x)
     grid = torch.cartesian_prod(
         *(m + d * torch.linspace(-3.5, 3.5, 17).double() for m, d in zip(mean, deviation, strict=True))
     )
     for r in range(3):
-        each = (grid, *(t[r : r + 1].double().expand(len(grid), *t.shape[1:]) for t in (x, y[..., 0], 0 * y[..., 0])))
-        weights = posterior._evidence(*each, False)[0].softmax(0)
+        data = tree.part(state, slice(r, r + 1))
+        weights = posterior._evidences(grid[None, None], data, False)[0][0, 0].softmax(0)
         expected = weights @ grid
         spread = (weights @ (grid - expected).square()).sqrt()
         assert ((drawn[r].mean(0) - expected) / spread).abs().max() < 0.15

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.linalg import over
-from explore.core.rng import Rng
 from explore.core.shapes import NormTaps, Taps, Weights
 from explore.execution import parallel
 from explore.nets.protocols import Network
@@ -80,19 +79,6 @@ class PointsState(NamedTuple):
 
     values: tuple[Float[Tensor, "R _M ..."], ...] = ()
     moving: Moving = Moving((), ())
-
-
-def start_norms(posterior: Any, replicas: int, rng: Rng, members: int) -> NormState:
-    """Return the initial state of batch norm, with separate values for each of the `members`."""
-    norms = tuple(v.repeat(1, members, 1, 1) for v in posterior.net.initial_norms(replicas, rng))
-    trained = tuple(v[:, :, :2] for v in norms) if posterior.batch_norm == "adam" else ()
-    return NormState(norms, start(trained))
-
-
-def start_points(posterior: Any, replicas: int, rng: Rng, members: int) -> PointsState:
-    """Return the initial state of the point estimates, with separate values for each of the `members`."""
-    points = tuple(v.repeat(1, members, *[1] * (v.dim() - 2)) for v in posterior.net.initial_points(replicas, rng))
-    return PointsState(points, start(points))
 
 
 def advance_norms(

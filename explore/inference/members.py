@@ -23,7 +23,7 @@ from explore.core.errors import InputError, check_range, describe, fits, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.inference.base import Predictive, Variational
-from explore.inference.linearised import Functions
+from explore.inference.gaussian import Functions
 from explore.inference.updates.adam import NormPolicy
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
 

@@ -21,8 +21,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.execution import parallel
 from explore.inference.base import Predictive
-from explore.inference.gaussian import GaussianPosterior
-from explore.inference.linearised import at_mean
+from explore.inference.gaussian import GaussianPosterior, at_mean
 from explore.nets.protocols import Likelihood, Network, Noise, count_samples, find_part, given, is_gaussian
 
 BUDGET = 2**21  # maximum number of values in one layer of a chunk, over all R and S

@@ -10,7 +10,7 @@ from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, flatten, unflatten
-from explore.inference.linearised import Functions, LinearisedNet
+from explore.inference.gaussian import Functions, LinearisedNet
 from explore.inference.members import mixture
 from explore.inference.predict import Predictor
 from explore.inference.structures.kronecker import damped

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.rng import Rng
-from explore.inference.gaussian import Density, PredictiveForm, centred, drawn
-from explore.inference.linearised import Functions, LinearisedNet
+from explore.inference.gaussian import Density, Functions, LinearisedNet, PredictiveForm, centred, drawn
 from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.updates.natural import NaturalGradient, NaturalState
 from explore.nets.protocols import Noise

@@ -100,6 +100,8 @@ def find(name: str) -> type[Bonus]:
 class ScaledBonus(Bonus):
     """A bonus that learns each transition once, on robust scales that are recomputed when their number has doubled."""
 
+    saved: ClassVar[tuple[str, ...]] = ("mean", "scale", "total", "scaled")  # names of learned tensors, without the _
+
     def __init__(self, settings: BonusSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self.inputs, self.outputs = settings, inputs, outputs
         self._mean, self._scale = rng.tensor([[0.0] * inputs]), rng.tensor([[1.0] * inputs])
@@ -124,11 +126,11 @@ class ScaledBonus(Bonus):
 
     def tree(self) -> dict[str, Any]:
         """Return the tree of all learned tensors."""
-        return {"mean": self._mean, "scale": self._scale, "total": self._total, "scaled": self._scaled}
+        return {name: getattr(self, f"_{name}") for name in self.saved}
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Take the values of a `tree`."""
-        self._mean, self._scale, self._total, self._scaled = (values[k] for k in ("mean", "scale", "total", "scaled"))
+        vars(self).update({f"_{name}": values[name] for name in self.saved})
 
     def state_dict(self) -> dict[str, Tensor]:
         return tree.save(self.tree())

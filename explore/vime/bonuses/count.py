@@ -7,7 +7,7 @@ projections (SimHash). Here projections have an offset, so that observations in 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -30,6 +30,7 @@ class Count(ScaledBonus):
     """One over the square root of the number of visits, with the visit that is scored."""
 
     Settings = CountSettings
+    saved = (*ScaledBonus.saved, "directions", "codes", "counts")
 
     def __init__(self, settings: CountSettings, inputs: int, outputs: int, rng: Rng):
         super().__init__(settings, inputs, outputs, rng)
@@ -54,13 +55,6 @@ class Count(ScaledBonus):
         signs = observations @ self._directions[1:] + self._directions[0] > 0
         return (signs << torch.arange(self.settings.bits, device=signs.device)).sum(1)
 
-    def tree(self) -> dict[str, Any]:
-        return super().tree() | {"directions": self._directions, "codes": self._codes, "counts": self._counts}
-
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         self._codes, self._counts = (torch.zeros_like(saved[name]) for name in ("codes", "counts"))  # of any length
         super().load_state_dict(saved)
-
-    def restore(self, values: Mapping[str, Any]) -> None:
-        super().restore(values)
-        self._directions, self._codes, self._counts = (values[k] for k in ("directions", "codes", "counts"))

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 import torch
@@ -32,6 +31,7 @@ class EpisodicBonus(InverseBonus):
 
     Settings = EpisodicSettings
     episodic = True
+    saved = (*InverseBonus.saved, "level", "spread")
 
     def __init__(self, settings: EpisodicSettings, inputs: int, outputs: int, rng: Rng):
         super().__init__(settings, inputs, outputs, rng)
@@ -101,13 +101,6 @@ class EpisodicBonus(InverseBonus):
             none = torch.full((more,), -1, device=self._episodes.device)
             self._episodes = torch.cat([self._episodes, none])
             self._memory = {name: torch.cat([self._memory[name], new]) for name, new in self.empty(more).items()}
-
-    def tree(self) -> dict[str, Any]:
-        return super().tree() | {"level": self._level, "spread": self._spread}
-
-    def restore(self, values: Mapping[str, Any]) -> None:
-        super().restore(values)
-        self._level, self._spread = values["level"], values["spread"]
 
     def state_dict(self) -> dict[str, Tensor]:
         inner = self.lifelong.state_dict() if self.lifelong is not None else {}

@@ -5,9 +5,8 @@ Badia, Sprechmann, Vitvitskyi, Guo, Piot, Kapturowski, Tieleman, Arjovsky, Pritz
 d is the distance of features and d_m^2 the running mean of its square; 0 if the root is above 8.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -34,6 +33,7 @@ class Novelty(EpisodicBonus):
     """Novelty in the episode by nearest neighbours, times the lifelong bonus."""
 
     Settings = NoveltySettings
+    saved = (*EpisodicBonus.saved, "distance")
 
     def __init__(self, settings: NoveltySettings, inputs: int, outputs: int, rng: Rng):
         super().__init__(settings, inputs, outputs, rng)
@@ -59,10 +59,3 @@ class Novelty(EpisodicBonus):
         seen = seen.clone()
         seen[rows, number % seen.shape[1]] = features
         return torch.where(similarity > MOST, 0.0, 1 / similarity), {"seen": seen, "number": number + 1}
-
-    def tree(self) -> dict[str, Any]:
-        return super().tree() | {"distance": self._distance}
-
-    def restore(self, values: Mapping[str, Any]) -> None:
-        super().restore(values)
-        self._distance = values["distance"]

@@ -21,7 +21,7 @@ from explore.learning.scaling import Standardiser, bounded
 from explore.nets.net import mlp
 from explore.vime.replay import Replay
 
-__all__ = ["Bonus", "BonusSettings", "NetBonus", "NetSettings", "ScaledBonus", "find", "network"]
+__all__ = ["Bonus", "BonusSettings", "InverseBonus", "NetBonus", "NetSettings", "ScaledBonus", "find", "network"]
 CHUNK = 1024  # transitions scored at once
 
 
@@ -190,6 +190,28 @@ class NetBonus(ScaledBonus):
         self.nets.load_state_dict(values["nets"])
         groups = self._optimiser.state_dict()["param_groups"]
         self._optimiser.load_state_dict({"state": values["adam"], "param_groups": groups})
+
+
+class InverseBonus(NetBonus):
+    """A bonus on features f(o), learned together with an inverse model that predicts the action from f(o) and f(o')."""
+
+    def build(self, rng: Rng) -> dict[str, nn.Module]:
+        s = self.settings
+        encoder = network(rng, self.outputs, (s.units,), s.features)
+        return {"encoder": encoder, "inverse": network(rng, 2 * s.features, (s.units,), self.inputs - self.outputs)}
+
+    def encode(self, observations: Float[Tensor, "n O"]) -> Float[Tensor, "n F"]:
+        features: Tensor = self.nets["encoder"](observations)
+        return features
+
+    def loss(self, inputs: Tensor, following: Tensor) -> Float[Tensor, " n"]:
+        both = self.encode(inputs[:, : self.outputs]), self.encode(following)
+        return self.inverse_loss(*both, inputs[:, self.outputs :])
+
+    def inverse_loss(self, before: Tensor, after: Tensor, actions: Tensor) -> Float[Tensor, " n"]:
+        """Return the mean squared error of predicted actions, in standard scores."""
+        predicted: Tensor = self.nets["inverse"](torch.cat([before, after], 1))
+        return (predicted - actions).square().mean(1)
 
 
 def network(rng: Rng, inputs: int, hidden: tuple[int, ...], outputs: int) -> nn.Module:

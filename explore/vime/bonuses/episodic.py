@@ -12,8 +12,7 @@ from torch import Tensor
 from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
-from explore.vime.bonuses.base import Bonus, NetSettings, find
-from explore.vime.bonuses.inverse import InverseBonus
+from explore.vime.bonuses.base import Bonus, InverseBonus, NetSettings, find
 from explore.vime.replay import Replay
 
 __all__ = ["EpisodicBonus", "EpisodicSettings"]

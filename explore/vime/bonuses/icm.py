@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from explore.core.rng import Rng
-from explore.vime.bonuses.base import NetSettings, network
-from explore.vime.bonuses.inverse import InverseBonus
+from explore.vime.bonuses.base import InverseBonus, NetSettings, network
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explore.core import moved
+from explore.core import short
 
 if TYPE_CHECKING:
     from explore.core.errors import Failure as Failure
@@ -49,7 +49,7 @@ _CHECKOUT = Path(__file__).parents[1]
 if (_CHECKOUT / "cli" / "main.py").exists():  # which has `explore.cli` and `explore.envs` as cli/ and envs/
     __path__.append(str(_CHECKOUT))
 
-moved.install()
+short.install()
 
 _MODULES = {
     "learning.around": "laplace refined",

@@ -11,7 +11,6 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 import explore
-from explore.core.moved import MOVED
 
 ROOT = Path(explore.__file__).parents[1]
 
@@ -41,22 +40,19 @@ def test_from_elsewhere_too_the_command_line_is_found(tmp_path):
     assert result.stdout.split() == ["explore.cli.main", "explore.envs"]
 
 
-def test_modules_that_moved_are_found_by_their_old_names():
-    for old, place in MOVED.items():
-        module, new = importlib.import_module(f"explore.{old}"), importlib.import_module(f"explore.{place}")
-        name = next(name for name in vars(new) if not name.startswith("_"))
-        with pytest.warns(
-            FutureWarning, match=f"import {name} from explore.{place}; the next release removes explore.{old}"
-        ):
-            assert getattr(module, name) is getattr(new, name)
+def test_the_optimisers_have_a_short_name():
+    code = """
+import sys
+import explore.optim
+from explore.optim import VOGN
+from explore.learning import optim
+assert explore.optim is optim is sys.modules["explore.learning.optim"] and optim.VOGN is VOGN
+assert optim.__name__ == optim.__spec__.name == VOGN.__module__ == "explore.learning.optim"
+"""
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
 
 
-def test_rooms_under_the_name_of_a_module_have_its_names():
-    with pytest.warns(FutureWarning, match="import Net from explore.nets.net"):
-        assert importlib.import_module("explore.nets").Net is explore.Net
-
-
-@pytest.mark.parametrize("name", ["explore.fit", "explore.predict", "explore.active.nothing", "explore.nothing"])
-def test_other_old_names_are_not_found(name):
+@pytest.mark.parametrize("name", ["explore.fit", "explore.active", "explore.optim.nothing", "explore.nothing"])
+def test_other_names_are_not_found(name):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(name)

@@ -268,27 +268,17 @@ class FittedModel:
             dtype = next(t.dtype for t in state.values() if t.dim() and t.is_floating_point())
             n_data, replicas = float(state["common.n_data"]), len(state["common.alive"])
             factor = saved["factor"].to(device) if "factor" in saved else None
-            probed = None if saved.get("net") is None else saved["net"].float()
+            probed = saved["net"].float()
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
             raise InputError(f"not a saved model ({error!r}). Pass the result of FittedModel.state_dict()") from None
         check_same(texts, dict(described("posterior", posterior)))
         like = posterior.init(n_data, replicas, Rng(0, rng.device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
-        restored = tree.restore(like, _noise_by_output(state, tree.save(like)))
+        restored = tree.restore(like, state)
         model = FittedModel(posterior, restored, scales, shape, factor=factor, **whole)
-        if probed is not None and not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
+        if not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
             raise InputError("the saved model's network has another forward(). Pass the posterior that was fitted")
         return model
-
-
-def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Expand the noise precision to one per output; states of older versions have one for all outputs."""
-    return {
-        name: t.unsqueeze(-1).expand(like[name].shape)
-        if name.startswith("common.noise.") and name in like and t.shape == like[name].shape[:-1]
-        else t
-        for name, t in saved.items()
-    }
 
 
 def check_alive(state: State) -> None:

@@ -7,7 +7,6 @@ schema.json        the schema, for other programs; explore does not read it, sin
 """
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from explore.campaign.log import NAME as LOG
 from explore.core import files
 from explore.core.errors import InputError
 from explore.data import Schema, packed
@@ -164,7 +162,7 @@ def probabilities(folder: Path) -> dict[str, np.ndarray]:
         arrays, _ = packed.arrays(path)
     except (OSError, InputError) as error:
         raise InputError(f"{path} is missing or damaged ({error})") from error
-    files.check_run(path, str(arrays.get("run", "")), _run(folder, PROBABILITIES))
+    files.check_run(path, str(arrays.get("run", "")), run_id(folder))
     return arrays
 
 
@@ -177,18 +175,7 @@ def check(folder: Path) -> None:
 
 
 def _load(folder: Path) -> Any:
-    return files.load(folder / MODEL, "saved model", FORMAT, _run(folder, MODEL))
-
-
-def _run(folder: Path, name: str) -> str:
-    """Return the id that file `name` must contain. Warn if the run has no id (older versions), except for campaigns."""
-    if not (run := run_id(folder)) and not (folder / LOG).exists():
-        warnings.warn(
-            f"{folder} was written by an older version, whose files carry no run id. Make sure that {name} "
-            "is of this run",
-            stacklevel=4,
-        )
-    return run
+    return files.load(folder / MODEL, "saved model", FORMAT, run_id(folder))
 
 
 def location(folder: Path) -> str:

@@ -231,8 +231,7 @@ class Dynamics(Bonus):
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Resume from the `state_dict` of a model with the same settings."""
-        nothing = {name: torch.tensor(0) for name in ("learned", "scaled")}  # older versions did not save these
-        self.state = tree.restore(self.state, nothing | dict(saved))
+        self.state = tree.restore(self.state, saved)
 
     def _target(self, inputs: Tensor, following: Tensor) -> Float[Tensor, "1 n O"]:
         if self.settings.target == "difference":

@@ -235,13 +235,12 @@ class IntrinsicReward:
             part, _, rest = name.partition("/")
             parts[part][rest] = value
         reward = parts["reward"]
-        if int(reward.get("format", torch.tensor(1))) != FORMAT:
+        if not {"format", "meaning"} <= reward.keys() or int(reward["format"]) != FORMAT:
             raise InputError("it was saved by another version of explore; use that version, or start over")
-        if "meaning" in reward:  # older versions did not save it
-            before, now = tree.to_plain(reward["meaning"]), self._meaning()
-            if different := next((name for name in now if before.get(name) != now[name]), None):
-                values = f"{different}={before.get(different)!r}, but this bonus has {now[different]!r}"
-                raise InputError(f"it was saved with {values}; use the same setting, or start over")
+        before, now = tree.to_plain(reward["meaning"]), self._meaning()
+        if different := next((name for name in now if before.get(name) != now[name]), None):
+            values = f"{different}={before.get(different)!r}, but this bonus has {now[different]!r}"
+            raise InputError(f"it was saved with {values}; use the same setting, or start over")
         self.seed(int(reward["seed"]))
         self.model.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])

@@ -117,7 +117,7 @@ def test_vogn_on_resnet18_stays_in_memory():
         import torch
         from explore.nets.zoo import resnet18
         from explore.nets.likelihoods import Categorical
-        from explore.nets import Net
+        from explore.nets.net import Net
         from explore.posteriors.vogn import VOGN
         from explore.core.rng import Rng
         from explore.core.shapes import Batch

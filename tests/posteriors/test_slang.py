@@ -280,7 +280,7 @@ def test_memory_does_not_hold_every_examples_gradient():
     setup = """
         import torch
         from explore.nets.likelihoods import Categorical
-        from explore.nets import Net, mlp
+        from explore.nets.net import Net, mlp
         from explore.posteriors.slang import SLANG
         from explore.core.rng import Rng
         from explore.core.shapes import Batch

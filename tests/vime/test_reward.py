@@ -241,11 +241,12 @@ def test_a_recursive_posterior_learns_each_transition_once():
     assert int(fixed.model.state.scaled) == 30 and float(fixed.model.state.posterior.common.n_data) == 50
 
 
-def test_a_state_of_before_recursive_posteriors_is_read():
+def test_a_state_of_before_recursive_posteriors_is_refused():
     saved = with_batch(made()).state_dict()
     older = {name: value for name, value in saved.items() if name not in ("dynamics/learned", "dynamics/scaled")}
     assert len(older) == len(saved) - 2
-    made().load_state_dict(older)
+    with pytest.raises(InputError, match=r"does not fit: missing or unexpected keys \['learned', 'scaled'\]"):
+        made().load_state_dict(older)
 
 
 def test_state_of_other_settings_is_refused():
@@ -500,9 +501,10 @@ def test_a_model_that_cannot_learn_fails():
         reward.batch(transitions(60))
 
 
-def test_a_state_without_its_format_is_refused():
+def test_a_state_without_its_format_or_settings_is_refused():
     state = with_batch(made()).state_dict()
-    for wrong in ({k: v for k, v in state.items() if k != "reward/format"}, state | {"reward/format": torch.tensor(9)}):
+    without = ({k: v for k, v in state.items() if k != f"reward/{name}"} for name in ("format", "meaning"))
+    for wrong in (*without, state | {"reward/format": torch.tensor(9)}):
         with pytest.raises(InputError, match="it was saved by another version of explore"):
             made().load_state_dict(wrong)
 

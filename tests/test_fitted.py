@@ -163,7 +163,7 @@ def test_a_fit_is_that_of_a_learner_that_was_told_all_at_once():
     model = FittedModel.fit(posterior(), X, Y, samples=20, seed=3)
     for a, b in zip(learner.predict(NEW), model.predict(NEW), strict=True):
         assert torch.equal(a, b)
-    for c, d in zip(learner.interval(NEW, 0.5), model.interval(NEW, 0.5), strict=True):
+    for c, d in zip(learner.fitted.interval(NEW, 0.5), model.interval(NEW, 0.5), strict=True):
         assert torch.equal(c, d)
 
 

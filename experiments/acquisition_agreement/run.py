@@ -44,7 +44,8 @@ def sampled(name: str, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
     @Needs(spread=True, targets="classes")
     def look(view: View, _: int) -> Choice:
-        found["p"] = torch.cat([view.likelihood.mean(out) for out in view.chunks()], 2)[0].movedim(0, 1).numpy()
+        outputs = (out for _, out in view.predictor.outputs(view.candidates))
+        found["p"] = torch.cat([view.likelihood.mean(out) for out in outputs], 2)[0].movedim(0, 1).numpy()
         for rule in ("information-gain", "entropy", "margin"):
             found[rule] = registry.acquisition(rule).needs.scores(view)[0].numpy()
         choice: Choice = registry.acquisition("batch-bald", label_sets=10**5)(view, k)

@@ -41,7 +41,7 @@ class View:
     posterior: Predictive  # fitted to the labelled points
     state: State  # the posterior's state for these replicas
     labelled: Batch  # x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order of labelling
-    candidates: Inputs  # [R, C, ...], standardised on demand; `each` and `chunks` iterate over them
+    candidates: Inputs  # [R, C, ...], standardised on demand; `each` iterates over them
     mask: Bool[Tensor, "R C"]  # true for candidates; false for padding in replicas with fewer candidates than others
     sample: Callable[[], Predictor]  # draws nets for these replicas; called at most once, and only if a rule predicts
     uniform: Float[Tensor, "R C"]  # uniform in [0, 1), drawn for all points of the pool, not only for candidates
@@ -114,10 +114,6 @@ class View:
     @cached_property
     def _cache(self) -> list[tuple[slice, Tensor]]:
         return []
-
-    def chunks(self) -> Iterator[Float[Tensor, "R S b O"]]:
-        """Yield the outputs for all candidates, in chunks."""
-        return (out for _, out in self.predictor.outputs(self.candidates))
 
     def outputs(self, indices: Int[Tensor, "R k"]) -> Float[Tensor, "R S k O"]:
         """Return the outputs for some of the candidates; the same S nets are used for all."""

@@ -188,10 +188,6 @@ class ActiveLearner:
         """Return the predictive means and standard deviations of a regression at new inputs x [P, ...]."""
         return self.fitted.predict(x)
 
-    def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
-        """Return lower and upper ends of central intervals that contain the targets at x with probability `level`."""
-        return self.fitted.interval(x, level)
-
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
         """Return class probabilities at new inputs x [P, ...], averaged over the weights."""
         return self.fitted.probabilities(x)

@@ -8,5 +8,4 @@ from explore.vime.env_wrappers import VIMEVector as VIMEVector
 from explore.vime.reward import IntrinsicReward as IntrinsicReward
 from explore.vime.reward import Reward as Reward
 from explore.vime.reward import RewardSettings as RewardSettings
-from explore.vime.reward import RolloutBonus as RolloutBonus
 from explore.vime.reward import Transitions as Transitions

@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -74,22 +74,6 @@ class Transitions(NamedTuple):
     # [n, 2], for episodic bonuses: the copy of the environment, and the number of its episode. None: each transition is
     # the first of an episode.
     episodes: Array | None = None
-
-    def part(self, rows: Any) -> "Transitions":
-        """Return the transitions at these `rows`: a mask, indices or a slice."""
-        some: Any = (None if values is None else values[rows] for values in self)
-        return Transitions(*some)
-
-
-@runtime_checkable
-class RolloutBonus(Protocol):
-    """The interface of bonuses for `VIMECallback`; `IntrinsicReward` and user-defined bonuses implement it."""
-
-    observations: Vectors  # of the observation space
-    actions: Vectors
-    metrics: dict[str, float]  # to log about the last batch, by TensorBoard tag
-
-    def batch(self, transitions: Transitions) -> Reward: ...  # of all transitions of a rollout; then learns from them
 
 
 class IntrinsicReward:

@@ -65,7 +65,7 @@ class EPIG:
 
     def __call__(self, view: View, k: int) -> Choice:
         matter = best(view.rng.uniform(*view.mask.shape), view.mask, self.inputs).indices
-        f, g = (centred(out).squeeze(3) for out in (torch.cat(list(view.chunks()), 2), view.outputs(matter)))
+        f, g = (centred(out).squeeze(3) for out in (view.outputs_at(view.x), view.outputs(matter)))
         noise = 1 / view.noise  # [R, 1, 1]
         each, other = f.square().sum(1).unsqueeze(2) + noise, g.square().sum(1).unsqueeze(1) + noise
         both = torch.einsum("rsb,rsm->rbm", f, g)

@@ -52,6 +52,10 @@ def made(bonus, world, seed, **settings):
     return IntrinsicReward(box, spaces.Discrete(2), seed=seed, bonus=bonus, **settings)
 
 
+def part_of(steps, rows):
+    return Transitions(*(None if values is None else values[rows] for values in steps))
+
+
 @pytest.mark.parametrize("flag", [0, 1], ids=["chain", "flag"])
 @pytest.mark.parametrize("bonus", GLOBAL)
 @pytest.mark.parametrize("seed", [0, 1])
@@ -60,7 +64,7 @@ def test_the_bonus_ranks_by_visits_and_is_largest_where_nothing_was_seen(bonus, 
     walked = world.walk(np.random.default_rng(seed))
     steps, reward = world.transitions(*walked), made(bonus, world, seed, **GLOBAL[bonus])
     for begin in range(0, COPIES * STEPS, 2048):
-        reward.batch(steps.part(slice(begin, begin + 2048)))
+        reward.batch(part_of(steps, slice(begin, begin + 2048)))
     places, flags, actions = (np.array(part) for part in zip(*world.pairs, strict=True))
     raw = reward.score(world.transitions(places, flags, actions))
     visits, arrivals = np.zeros((LENGTH, 2, 2)), np.zeros((LENGTH, 2))
@@ -93,7 +97,7 @@ def test_noise_in_an_observation_is_worth_little_beside_what_was_never_seen(bonu
 
     steps = wide(steps, (noise, np.roll(noise, -COPIES, 0)))
     for begin in range(0, COPIES * STEPS, 2048):
-        raw = reward.batch(steps.part(slice(begin, begin + 2048))).raw
+        raw = reward.batch(part_of(steps, slice(begin, begin + 2048))).raw
     blank = np.zeros((len(unseen.actions), 4))
     assert 50 * np.median(raw[shows[-2048:]]) < reward.score(wide(unseen, (blank, blank))).min()
 
@@ -105,7 +109,7 @@ def test_episodic_bonuses_rank_by_visits_in_the_episode(bonus, flag):
     steps, reward = world.transitions(*world.walk(np.random.default_rng(0))), made(bonus, world, 0)
     copies, numbers = np.tile(np.arange(COPIES), STEPS), np.repeat(np.arange(STEPS) // (LENGTH // 2), COPIES)
     steps = steps._replace(episodes=np.stack([copies, numbers], 1))
-    parts = [reward.batch(steps.part(slice(i, i + 2048))).raw for i in range(0, COPIES * STEPS, 2048)]
+    parts = [reward.batch(part_of(steps, slice(i, i + 2048))).raw for i in range(0, COPIES * STEPS, 2048)]
     seen = pd.DataFrame({"copy": copies, "number": numbers, "state": [after.tobytes() for after in steps.following]})
     visits = seen.groupby(["copy", "number", "state"]).cumcount().to_numpy() + 1
     paid = np.arange(COPIES * STEPS) >= 2048  # nothing is paid before the first training
@@ -123,7 +127,7 @@ def test_one_outlier_changes_no_rank_much(bonus):
     for glitch in (False, True):
         reward = made(bonus, world, 0, **GLOBAL.get(bonus, {}))
         for begin in range(0, COPIES * STEPS, 2048):
-            some = steps.part(slice(begin, begin + 2048))
+            some = part_of(steps, slice(begin, begin + 2048))
             if glitch and not begin:
                 some.following[3, 5] = 1e6
             reward.batch(some)

@@ -43,6 +43,10 @@ def transitions(n, seed=0, shift=0.0):
     return Transitions(observations, actions, np.stack([x + v_next, v_next], 1))
 
 
+def part_of(steps, rows):
+    return Transitions(*(None if values is None else values[rows] for values in steps))
+
+
 def with_batch(reward, n=60):
     reward.batch(transitions(n))
     return reward
@@ -385,7 +389,7 @@ def test_transitions_that_are_not_finite_are_dropped_and_counted(call, part, val
     """The others are paid and learnt from as if those had never been."""
     broken, rest = transitions(30, 1), np.delete(np.arange(30), [3, 7])
     getattr(broken, part)[[3, 7], 0] = value
-    whole = broken.part(rest)
+    whole = part_of(broken, rest)
     one, two = (with_batch(made(interval=28)) for _ in range(2))
     assert one.score(broken)[[3, 7]].tolist() == [0, 0]
     ours, theirs = getattr(one, call)(broken), getattr(two, call)(whole)
@@ -447,7 +451,7 @@ def test_an_overflow_is_paid_a_reward_that_can_be_learnt_from(call, normalise, m
         getattr(reward, call)(transitions(30, 2))
     rest = np.delete(np.arange(30), 4)
     new.following[4] = 1e30
-    getattr(two, call)(new.part(rest))
+    getattr(two, call)(part_of(new, rest))
     found = getattr(one, call)(new)
     assert found.scaled.argmax() == 4
     assert np.isfinite(np.square(found.scaled.sum(dtype=np.float32)))
@@ -534,7 +538,7 @@ def test_a_state_that_was_never_seen_is_paid_no_less_than_a_rare_one(posterior, 
     reward = IntrinsicReward(space, spaces.Discrete(2), **settings)
     every = Transitions(one_hot(place[:-1], n), one_hot(actions, 2), one_hot(place[1:], n))
     for half in (slice(4000), slice(4000, None)):
-        reward.batch(every.part(half))
+        reward.batch(part_of(every, half))
     to = one_hot([5], n)
     common, thrice, never = (
         np.mean([reward.score(Transitions(one_hot([i], n), one_hot([a], 2), to)) for a in (0, 1)]) for i in (4, 12, 13)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from explore.core.errors import InputError
 from explore.vime.env_wrappers import RETURNS, Numbers, Sums, following
-from explore.vime.reward import IntrinsicReward, RolloutBonus, Transitions
+from explore.vime.reward import IntrinsicReward, Transitions
 from explore.vime.sb3.wrappers import check_rewards, check_wrapped, last_observations
 from explore.vime.spaces import Array
 
@@ -79,15 +79,15 @@ class VIMECallback(BaseCallback):
     environments, by running statistics.
 
     Args:
-        bonus: an `IntrinsicReward` or another `RolloutBonus` to continue with, or the name of a bonus for a new
-            `IntrinsicReward`; None: a new one with the default bonus.
+        bonus: an `IntrinsicReward` to continue with, or the name of a bonus for a new one; None: a new one with the
+            default bonus.
         seed: root of the random numbers of a new bonus; None: the algorithm's seed, or 0 if it has none.
         settings: settings of a new `IntrinsicReward`, except `interval`.
     """
 
-    bonus: Any  # any type that implements `RolloutBonus`
+    bonus: IntrinsicReward
 
-    def __init__(self, bonus: RolloutBonus | str | None = None, *, seed: int | None = None, **settings: Any):
+    def __init__(self, bonus: IntrinsicReward | str | None = None, *, seed: int | None = None, **settings: Any):
         super().__init__()
         if isinstance(bonus, str):
             settings["bonus"], bonus = bonus, None

@@ -220,7 +220,9 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         taps = joined([r.taps(-float(parts * r.out.shape[2] if self._mean else 1)) for r in records], samples)
         rows = (torch.cat([r.out for r in records[i : i + samples]], 1) for i in range(0, len(records), samples))
         out = torch.cat(list(rows), 2)
-        sums = self._gradients(-float(out.shape[2] if self._mean else 1))
+        factor = -float(out.shape[2] if self._mean else 1)
+        grads = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in self._tensors().items()}
+        sums = [factor * g.to(self._stream.dtype).unsqueeze(0) for g in self._net.values(grads)]  # of all examples
         for of_layer, g in zip(taps, sums, strict=False):
             of_layer.known_gradient = g
         statistics = [torch.cat(of_norm).unflatten(0, (parts, samples)).mean(0, keepdim=True).squeeze(2)
@@ -242,11 +244,6 @@ class PosteriorOptimizer(torch.optim.Optimizer):
             kind = type(likelihood).__name__
             raise InputError(f"{kind} learns its noise from targets; compute the loss by optimizer.loss(output, y)")
         return likelihood.sample(noise, out, Rng(0, out.device, self._stream.dtype))[:, :1]
-
-    def _gradients(self, factor: float) -> list[Tensor]:
-        """Return `factor` times the parameters' gradients, [1, ...] for each layer, norm and point estimate."""
-        grads = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in self._tensors().items()}
-        return [factor * g.to(self._stream.dtype).unsqueeze(0) for g in self._net.values(grads)]
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return the parameters that are not frozen and, if the state has any of them, the buffers."""

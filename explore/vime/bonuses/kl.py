@@ -22,8 +22,8 @@ class KL(Dynamics):
         if not hasattr(self.posterior, "gain"):
             asked = settings.posterior
             name = asked if isinstance(asked, str) else type(asked).__name__
-            other = "with {name} use 'expected-gain' or 'variance'"
-            raise InputError(f"bonus='kl' needs a posterior with a density; {other.format(name=name)}")
+            other = f"with {name} use 'expected-gain' or 'variance'"
+            raise InputError(f"bonus='kl' needs a posterior with a density; {other}")
 
     def score(self, inputs: Tensor, following: Tensor, rng: Rng) -> Float[Tensor, " n"]:
         posterior: Any = self.posterior

@@ -1,5 +1,7 @@
 """Tabular worlds, in which it is known what has been seen how often."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,7 +55,8 @@ def made(bonus, world, seed, **settings):
 
 
 def part_of(steps, rows):
-    return Transitions(*(None if values is None else values[rows] for values in steps))
+    part: Any = (None if values is None else values[rows] for values in steps)
+    return Transitions(*part)
 
 
 @pytest.mark.parametrize("flag", [0, 1], ids=["chain", "flag"])

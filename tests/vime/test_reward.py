@@ -44,7 +44,8 @@ def transitions(n, seed=0, shift=0.0):
 
 
 def part_of(steps, rows):
-    return Transitions(*(None if values is None else values[rows] for values in steps))
+    part: Any = (None if values is None else values[rows] for values in steps)
+    return Transitions(*part)
 
 
 def with_batch(reward, n=60):

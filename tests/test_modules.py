@@ -113,6 +113,11 @@ class BatchNormAct2d(nn.BatchNorm2d):
         return self.act(self.drop(super().forward(x)))
 
 
+class Last(nn.Module):
+    def forward(self, outputs):
+        return outputs[0][:, -1]
+
+
 def chain(*layers):
     return nn.Sequential(*layers)
 
@@ -616,6 +621,21 @@ def test_a_model_with_point_estimates_and_dropout_learns_and_is_restored(members
     model = explore.FittedModel.fit(posterior, x, y)
     assert float(model.evaluate(x, y)["rmse"]) < 0.5 * float(y.std())
     assert torch.equal(doubled(model).predict(x)[0], model.predict(x)[0])
+
+
+@pytest.mark.parametrize("bayesian", ["all", "everything"])
+def test_a_saved_model_is_restored_with_a_module_built_anew(bayesian):
+    """Its recurrent and own parameters begin at other random values."""
+
+    def build(seed):
+        torch.manual_seed(seed)
+        module = chain(nn.LSTM(2, 3, batch_first=True), Last(), nn.Linear(3, 1))
+        return registry.posterior("vogn", Net(module, bayesian=bayesian), "gaussian", epochs=1)
+
+    x, y = torch.rand(8, 4, 2), torch.rand(8)
+    model = explore.FittedModel.fit(build(0), x, y)
+    again = explore.FittedModel.from_state_dict(build(1), model.state_dict())
+    assert torch.equal(again.predict(x)[0], model.predict(x)[0])
 
 
 def test_a_model_of_tokens_keeps_them_whole():

@@ -2,13 +2,14 @@
 
     python -m experiments.sampling.run --sets boston,concrete,energy,yacht
 
-Splits 1 to 10 of the UCI sets, five as the replicas of one fit, on one thread. `five fits` have the recommended settings
-of noisy K-FAC, and `mclmc` is the sampler's default, both with one layer of 50 ReLU. With `input noise` the network of
-both is 24-24 ReLU, and the fits have 600 epochs instead of 400. `NUTS` is the posterior `hmc` with the same layer of 50 and the same
-prior. Settings were chosen on validation parts of the splits 21 to 25. Scores are of the mixture of all draws;
-`coverage_90` is the share of targets in its central 90 % interval, `r_hat` the median of split R-hat over predictions
-at test points, and `cpu` the seconds of fit and prediction. `experiments.sampling.bde` adds the rows of bde. Writes
-results/ours.csv, a line per set, number of training rows, method and split; what is there is not run again.
+Splits 1 to 10 of the UCI sets, five as the replicas of one fit, on one thread. `five fits` have the recommended
+settings of noisy K-FAC, and `mclmc` is the sampler's default, both with one layer of 50 ReLU. With `input noise` the
+network of both is 24-24 ReLU, and the fits have 600 epochs instead of 400. `NUTS` is the posterior `hmc` with the same
+layer of 50 and the same prior. Settings were chosen on validation parts of the splits 21 to 25. Scores are of the
+mixture of all draws; `coverage_90` is the share of targets in its central 90 % interval, `r_hat` the median of split
+R-hat over predictions at test points, and `cpu` the seconds of fit and prediction. `experiments.sampling.bde` adds the
+rows of bde. Writes results/ours.csv, a line per set, number of training rows, method and split; what is there is not
+run again.
 """
 
 from __future__ import annotations

@@ -30,10 +30,13 @@ def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"
     """Return 8 outputs of a network at each of 5 input scales, for fixed weights and fixed inputs of this shape.
 
     The outputs are the same on every device. Modules with equal repr() but different forward() have different outputs.
+    All values that a state has are fixed; only frozen parameters are the module's.
     """
-    fixed = Rng(0)
-    weights = (t.unsqueeze(1).to(rng.device, rng.dtype) for t in net.glorot(1, fixed))
-    layers = [*weights, *net.unit_norms(1, rng), *net.initial_points(1, rng)]
+    fixed, others = Rng(0), Rng(1)
+    drawn = zip(net.glorot(1, fixed), net.entries, strict=True)
+    weights = [(others.normal(*w.shape) if entries else w).unsqueeze(1) for w, entries in drawn]
+    points = [others.normal(*value.shape) for value in net.initial_points(1, fixed)]
+    layers = [t.to(rng.device, rng.dtype) for t in (*weights, *net.unit_norms(1, fixed), *points)]
     x = fixed.normal(1, OUTPUTS, *shape).to(rng.device, rng.dtype)
     x = torch.zeros_like(x) if net.inputs.whole else x  # which may look up rows of a table
     with torch.no_grad():

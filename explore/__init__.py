@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from explore.core.errors import InputError as InputError
     from explore.core.rng import Rng as Rng
     from explore.data import load as load
-    from explore.data import load_csv as load_csv
     from explore.data import load_table as load_table
     from explore.learning import optim as optim
     from explore.learning.around import laplace as laplace
@@ -59,7 +58,7 @@ _MODULES = {
     "learning.estimators": "BayesianClassifier BayesianRegressor",
     "learning.model": "FittedModel",
     "learning.training": "evaluate fit predict",
-    "data": "load load_csv load_table",
+    "data": "load load_table",
     "core.errors": "Failure InputError",
     "core.rng": "Rng",
     "nets.zoo": "alexnet lenet5 resnet18 vgg16",

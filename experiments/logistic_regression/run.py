@@ -30,7 +30,7 @@ from explore.cli.script import Script
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import flatten
-from explore.data import Dataset, load, load_csv
+from explore.data import Dataset, load, load_table
 from explore.inference.structures.base import dense
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Bernoulli
@@ -167,7 +167,7 @@ def main(
     """Run everything and write the table."""
     if (data is None) != (target is None):
         raise InputError("--data FILE and --target COLUMN go together")
-    examples = load_csv(data, target, task="classification") if data and target else load(dataset)
+    examples = load_table(data, target, task="classification").dataset if data and target else load(dataset)
     prior_precision = prior_precision or PRIOR_PRECISION.get(examples.name, 1.0)
     halves = halve(examples, splits, prior_precision, seed)
     torch.set_num_threads(1)

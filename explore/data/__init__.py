@@ -5,9 +5,9 @@ from pathlib import Path
 from explore.data.base import Dataset, PoolSplit, drop_columns, pool_splits, uci_splits
 from explore.data.columns import Schema
 from explore.data.source import fetched
-from explore.data.table import Loaded, load_csv, load_table, map_parquet
+from explore.data.table import Loaded, load_table, map_parquet
 
-__all__ = ["Dataset", "Loaded", "PoolSplit", "Schema", "drop_columns", "load", "load_csv", "load_table", "map_parquet"]
+__all__ = ["Dataset", "Loaded", "PoolSplit", "Schema", "drop_columns", "load", "load_table", "map_parquet"]
 __all__ += ["pool_splits", "uci_splits"]
 
 

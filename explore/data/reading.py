@@ -107,7 +107,7 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
 
 
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
-    """Parse a text file with a header, in UTF-8 or Windows-1252; its notes tell what `load_csv` does not accept."""
+    """Parse a text file with a header, in UTF-8 or Windows-1252."""
     notes = []
     if (zero := content.find(b"\0")) >= 0:
         line = content.count(b"\n", 0, zero) + 1

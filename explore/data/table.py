@@ -1,4 +1,4 @@
-"""Loaders for user tables: `load_csv` (numbers only), `load_table` (any columns), `map_parquet` (large files)."""
+"""Loaders for user tables: `load_table`, and `map_parquet` for large files."""
 
 import os
 from collections.abc import Sequence
@@ -31,33 +31,6 @@ class Loaded(NamedTuple):
     notes: tuple[str, ...]  # sentences on everything assumed, left out, pooled and imputed
 
 
-def load_csv(
-    path: str | os.PathLike[str],
-    target: str | Sequence[str],
-    drop: Sequence[str] = (),
-    task: Task | None = None,
-    id_column: str | None = None,
-    keep_na: Sequence[str] = (),
-) -> Dataset:
-    """Load a comma-separated UTF-8 file whose features are all numeric. For the arguments, see `load_table`.
-
-    The result has x [N, D] with the features in file order, and y [N, O], or [N] class indices. Raise InputError if the
-    file does not fit the arguments, FileNotFoundError if there is none.
-    """
-    path = Path(path)
-    table = reading.parsed(path, packed.read(path))
-    if table.notes:
-        advice = f"{reading.AS_CSV} with a name for each column"
-        raise InputError(f"{table.notes[0]} load_csv does not accept this; {advice}")
-    id_column = id_column and called(id_column)
-    targets, features = roles(table, target, drop, task, id_column)
-    for name in features:
-        if code := texts.code(cell for cell in table.columns[name] if len(cell) > 15):
-            raise InputError(f"column {shown(name)} of {path}: {shown(code)} has too many digits. Drop the column")
-    matrix = Matrix(quantities(table, features), features, ())
-    return _labelled(table, matrix, targets, task, keep_na, id_column)[0]
-
-
 def load_table(
     source: Source,
     target: str | Sequence[str],
@@ -73,8 +46,6 @@ def load_table(
     keep_na: Sequence[str] = (),
 ) -> Loaded:
     """Load a table with numbers, categories, dates, Booleans and empty cells.
-
-    For a table of finite numbers, `load_csv` returns the same data set, except that this function drops row numbers.
 
     Args:
         source: a text file in UTF-8 or Latin-1 with commas, semicolons, tabs or bars as separators, possibly
@@ -124,8 +95,8 @@ def _labelled(
     task: Task | None,
     keep_na: Sequence[str],
     id_column: str | None,
-    missing: bool = False,
-    varied: bool = True,
+    missing: bool,
+    varied: bool,
 ) -> tuple[Dataset, np.ndarray]:
     """Build the data set from features, targets and identifiers; also return which rows are measured, bool [N].
 

@@ -20,7 +20,7 @@ import explore as library
 from explore import registry
 from explore.cli import estimate
 from explore.cli.compare import experiment, report
-from explore.data import load_csv, uci_splits
+from explore.data import load_table, uci_splits
 from explore.inference import predict, presets
 from explore.learning import compare as comparison
 from explore.learning import fit, toys
@@ -200,7 +200,7 @@ def test_variances_at_a_bound_are_said():
 
 def test_a_result_by_hand(compare, csv):
     compare("--posterior", "map,ensemble", "--likelihood", "gaussian")
-    data = load_csv(csv, "y", ["id", "kind", "sign"])
+    data = load_table(csv, "y", ["id", "kind", "sign"]).dataset
     found = pd.read_csv(RUN / "results.csv").query("posterior == 'ensemble'")
     x, y, test_x, test_y, scale = [], [], [], [], []
     for train, test in uci_splits(60, 2):
@@ -256,7 +256,7 @@ def test_noise_that_depends_on_the_input(compare, explore, table):
     assert config()["likelihood"] == "heteroscedastic" and config()["likelihood_settings"]["spread"] == 0.5
     model = library.load_run(RUN).fitted
     assert isinstance(model.posterior.likelihood, library.Heteroscedastic) and model.posterior.likelihood.spread == 0.5
-    predicted = model.predict(library.load_csv(table[1], "y", ["id", "kind", "sign"]).x)
+    predicted = model.predict(library.load_table(table[1], "y", ["id", "kind", "sign"]).dataset.x)
     assert predicted.noise.std() > 0
     for arguments, message in (
         (["--likelihood", "categorical"], "the likelihood categorical is for classes"),
@@ -279,7 +279,7 @@ def test_classes(compare, csv, target, likelihood):
     assert len(scalars(RUN)) == 2 * len(tags)
     found = pd.read_csv(RUN / "results.csv").query("posterior == 'map'")
     # By hand, as for a regression.
-    data, rng = load_csv(csv, target, [other], task="classification"), library.Rng(0)
+    data, rng = load_table(csv, target, [other], task="classification").dataset, library.Rng(0)
     splits = comparison.split(data, 2, rng)
     model: Any = {"categorical": library.Categorical(), "bernoulli": library.Bernoulli()}[likelihood]
     net = library.Net(library.mlp(data.x.shape[1], [4], 3 if likelihood == "categorical" else 1))

@@ -42,7 +42,7 @@ FORGED = [
     ("classify", {"ood": "evil:load"}, "evil"),
     ("classify", {"ood": "explore.images:read"}, "explore.images"),
     ("classify", {"dataset": "explore.images:load"}, "explore.images"),
-    ("active", {"dataset": "explore.data:load_csv"}, "explore.data"),
+    ("active", {"dataset": "explore.data:load_table"}, "explore.data"),
     ("active", {"posterior": "explore.posteriors.bbb:BBB"}, "explore.posteriors.bbb"),
     ("active", {"acquisition": "explore.registry:load"}, "explore.registry"),
     ("active", {"acquisition": "power", "acquisition_settings": {"rule": "evil:rule"}}, "evil"),

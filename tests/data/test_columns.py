@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from explore.core.errors import InputError
-from explore.data import Schema, load_csv, load_table, texts
+from explore.data import Schema, load_table, texts
 from tests.seeds import seeds
 
 NAMES = ("category", "code", "padded", "well", "large")  # kinds whose cells are names; of all but code as they stand
@@ -172,22 +172,6 @@ def test_excel_parquet_and_data_frames_give_what_csv_gives(seed, tmp_path):
         assert table.dataset.x.tobytes() == plain.dataset.x.tobytes()
         assert table.dataset.y.tobytes() == plain.dataset.y.tobytes()
         assert plain.schema.apply(table.cells).x.tobytes() == plain.dataset.x.tobytes()
-
-
-@pytest.mark.parametrize("seed", seeds(40, 10))
-def test_a_table_of_numbers_gives_what_load_csv_gives(seed, tmp_path):
-    rng = np.random.default_rng(seed)
-    n, d = rng.integers(2, 40), rng.integers(1, 6)
-    values = rng.standard_normal((n, d + 1)) * 10.0 ** rng.integers(-200, 200)
-    values[:, 0] = rng.integers(0, 3, n)
-    values[0, -1] = 7.0  # however small the others are as they are written, the target varies
-    form = rng.choice(["{!r}", "{:.3f}", "{:e}", "{:+.2f}", " {:g} "])
-    lines = [",".join(form.format(float(v)) for v in row) for row in values]
-    path = tmp_path / "numbers.csv"
-    path.write_text("\n".join([",".join([*(f"x{i}" for i in range(d)), "y"]), *lines]))
-    old, new = load_csv(path, "y"), load_table(path, "y").dataset
-    assert old.x.tobytes() == new.x.tobytes() and old.y.tobytes() == new.y.tobytes()
-    assert old[3:6] == new[3:6] and (old.name, old.lines, old.ids) == (new.name, new.lines, new.ids)
 
 
 JUNK = (

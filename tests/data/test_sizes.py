@@ -15,7 +15,7 @@ from PIL import Image
 
 from explore.core import files
 from explore.core.errors import InputError
-from explore.data import load_csv, load_table, map_parquet, packed
+from explore.data import load_table, map_parquet, packed
 from explore.data.columns import Schema
 from explore.images import reading
 
@@ -33,7 +33,6 @@ def test_pipes_and_devices_are_refused_by_every_reader(device, pipe, tmp_path):
     (tmp_path / "photos" / "one").mkdir(parents=True)
     (tmp_path / "photos" / "one" / "a.png").symlink_to(path)
     readers = {
-        "load_csv": lambda: load_csv(path, "y"),
         "load_table": lambda: load_table(path, "y"),
         "packed": lambda: packed.read(tmp_path / path),
         "map_parquet": lambda: map_parquet(path, schema, tmp_path / "x.npy"),

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from experiments.robustness import tables
 from explore.core.errors import InputError
-from explore.data import load_csv, load_table
+from explore.data import load_table
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])
@@ -17,9 +17,9 @@ def test_the_reader_gives_a_table_or_a_sentence(tmp_path, task):
         path = tmp_path / name
         path.write_bytes(content)
         try:
-            found = load_csv(path, "y", ["id"], task, "id" if "--id" in options else None)
+            found = load_table(path, "y", ["id"], task, "id" if "--id" in options else None).dataset
         except InputError as error:
-            assert str(error).isprintable() and len(str(error)) < 600
+            assert str(error).isprintable() and len(str(error)) < 1000
             refused.add(str(error).replace(str(path), "")[:20])
             continue
         read += 1
@@ -27,34 +27,6 @@ def test_the_reader_gives_a_table_or_a_sentence(tmp_path, task):
         assert np.isfinite(found.x).all() and np.isfinite(found.y).all() and len(found.y) == len(found.lines) == n > 0
         assert list(found.lines) == sorted(set(found.lines)) and len(found.ids) in (0, n)
     assert read > 20 and len(refused) > 20
-
-
-def test_the_reader_of_all_kinds_gives_a_table_or_a_sentence_and_of_numbers_the_same(tmp_path):
-    read, same = 0, 0
-    for seed in range(10_000, 10_250):
-        name, content, options = tables.table(seed)
-        path = tmp_path / name
-        path.write_bytes(content)
-        identifiers = "id" if "--id" in options else None
-        found = plain = None
-        try:
-            found = load_table(path, "y", ["id"], "regression", identifiers).dataset
-        except InputError as error:
-            assert str(error).isprintable() and len(str(error)) < 1000
-        try:
-            plain = load_csv(path, "y", ["id"], "regression", identifiers)
-        except InputError:
-            pass
-        if found is not None:
-            read += 1
-            assert np.isfinite(found.x).all() and np.isfinite(found.y).all() and len(found.lines) == len(found.x) > 0
-        if plain is not None:
-            assert (
-                found is not None and found.x.tobytes() == plain.x.tobytes() and found.y.tobytes() == plain.y.tobytes()
-            )
-            assert (found.features, found.lines, found.ids) == (plain.features, plain.lines, plain.ids)
-            same += 1
-    assert read > same > 20
 
 
 def test_the_script_tells_outcomes_apart(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from explore.data.base import Dataset
-from explore.data.table import load_csv
+from explore.data.table import load_table
 
 PAGE = "https://scikit-learn.org/1.0/modules/generated/sklearn.datasets.load_boston.html"
 NOTE = f"boston: column B is racially coded; --drop-columns B leaves it out; see {PAGE}"
@@ -11,4 +11,5 @@ NOTE = f"boston: column B is racially coded; --drop-columns B leaves it out; see
 
 def boston(folder: Path | None = None) -> Dataset:
     """Load the data of Harrison and Rubinfeld (1978) from a file in this package; `folder` is ignored."""
-    return load_csv(Path(__file__).with_name("boston.csv.gz"), "MEDV")._replace(name="boston", note=NOTE, lines=())
+    data = load_table(Path(__file__).with_name("boston.csv.gz"), "MEDV").dataset
+    return data._replace(note=NOTE, lines=())

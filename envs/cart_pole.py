@@ -4,14 +4,12 @@ Duan et al. 2016, "Benchmarking Deep Reinforcement Learning for Continuous Contr
 """
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from explore.core.errors import check_range, one_of
 from explore.envs import simulation
-from explore.envs.simulation import ANGULAR_SLOP, GRAVITY, SLOP, Array, RigidBodies, Shape, World, box
+from explore.envs.simulation import ANGULAR_SLOP, GRAVITY, SLOP, Array, RigidBodies, Shape, box
 
 WIDTH, HEIGHT = 4 / 12**0.5, 3 / 12**0.5
 RAIL = -0.1  # rllab's rail joins the centres of track and cart, so the cart drops to it from HEIGHT / 2
@@ -34,27 +32,12 @@ class CartPoleSwingup(RigidBodies):
     observations = 4
     view = (0.0, 0.4, 4.0)
 
-    def __init__(
-        self, n: int = 1, physics: str = "equations", sparse: bool = True, threshold: float = 0.8, reset: str = "rllab"
-    ) -> None:
-        super().__init__(n, physics, sparse)
+    def __init__(self, n: int = 1, sparse: bool = True, threshold: float = 0.8, reset: str = "rllab") -> None:
+        super().__init__(n, sparse)
         if reset not in ("rllab", "consistent"):
             raise one_of("reset", reset, ("rllab", "consistent"))
         check_range("threshold", threshold, "[-1, 1)")
         self.threshold, self.reset = threshold, reset
-
-    @staticmethod
-    def build(box2d: Any) -> World:
-        world = box2d.b2World(doSleep=False)
-        cart = world.CreateDynamicBody(position=(0, HEIGHT / 2))
-        cart.CreatePolygonFixture(box=(WIDTH / 2, HEIGHT / 2), density=1, friction=0.0005)
-        pole = world.CreateDynamicBody(position=(0, HEIGHT))
-        pole.CreatePolygonFixture(vertices=box(0.1, 1, 0).tolist(), density=1, friction=2e-6, groupIndex=-1)
-        track = world.CreateStaticBody(position=(0, -0.1))
-        track.CreatePolygonFixture(box=(100, 0.1), friction=2e-6, groupIndex=-1)
-        world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=cart, bodyB=pole, anchor=(0, HEIGHT))
-        world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart)
-        return World(world, [cart, pole], partial(simulation.push, cart))
 
     def draw(self, rng: np.random.Generator) -> Array:
         return rng.random(4)

@@ -4,13 +4,11 @@ Duan et al. 2016, "Benchmarking Deep Reinforcement Learning for Continuous Contr
 """
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from explore.core.errors import check_range
-from explore.envs.simulation import GRAVITY, SLOP, Array, RigidBodies, Shape, World, box, drive, join, limited, solve
+from explore.envs.simulation import GRAVITY, SLOP, Array, RigidBodies, Shape, box, join, limited, solve
 
 MASS = 0.5  # of a link of 1 m
 INERTIA = MASS * (0.1**2 + 1) / 12  # about its centre
@@ -33,23 +31,10 @@ class DoublePendulum(RigidBodies):
     observations = 6
     view = (0.0, 0.0, 2.5)
 
-    def __init__(self, n: int = 1, physics: str = "equations", sparse: bool = True, threshold: float = 1.0) -> None:
-        super().__init__(n, physics, sparse)
+    def __init__(self, n: int = 1, sparse: bool = True, threshold: float = 1.0) -> None:
+        super().__init__(n, sparse)
         check_range("threshold", threshold, "(0, inf)")
         self.threshold = threshold
-
-    @staticmethod
-    def build(box2d: Any) -> World:
-        world = box2d.b2World(doSleep=False)
-        links = [world.CreateDynamicBody(position=p) for p in DoublePendulum.initial.tolist()]
-        for link in links:
-            link.CreatePolygonFixture(vertices=box(0.1, 1, -1).tolist(), density=5, groupIndex=-1)
-        track = world.CreateStaticBody(position=(0, -0.1))
-        track.CreatePolygonFixture(box=(100, 0.1), groupIndex=-1)
-        world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=track, bodyB=links[0], anchor=(0, 0))
-        joint = world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=links[0], bodyB=links[1], anchor=(0, -1))
-        joint.motorEnabled = True
-        return World(world, links, partial(drive, joint))
 
     def draw(self, rng: np.random.Generator) -> Array:
         return rng.standard_normal(4)

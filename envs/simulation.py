@@ -1,7 +1,6 @@
-"""Simulations of `n` environment copies that step together, in Box2D or by the equations of Box2D in NumPy."""
+"""Simulations of `n` environment copies that step together."""
 
 import inspect
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -18,37 +17,6 @@ Array = NDArray[Any]
 GRAVITY = 10.0
 SLOP, ANGULAR_SLOP = 0.005, 2 / 180 * np.pi  # joint errors that Box2D tolerates (m, rad)
 MAX_ROTATION = 0.5 * np.pi  # of a body per step
-
-
-class World(NamedTuple):
-    """A Box2D world, its moving bodies in the order of `RigidBodies.bodies`, and `act` to apply a force or torque."""
-
-    world: Any
-    bodies: list[Any]
-    act: Callable[[float], None]
-
-
-def push(body: Any, force: float) -> None:
-    """Apply a force (N) at the centre of a body along its own x axis."""
-    body.ApplyForce(body.GetWorldVector((force, 0)), body.worldCenter, True)
-
-
-def drive(joint: Any, torque: float) -> None:
-    """Apply a torque (N m) to the joint by setting the direction and the maximum torque of its motor."""
-    joint.motorSpeed = 1e5 if torque > 0 else -1e5
-    joint.maxMotorTorque = abs(torque)
-
-
-def load_box2d() -> Any:
-    """Return the module Box2D. Raise InputError if it is not installed."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SWIG's; as an error, it would kill the interpreter
-            import Box2D
-    except ImportError as error:
-        hint = 'cart-pole and double pendulum run without it, with physics="equations"'
-        raise InputError(f'this environment needs Box2D: pip install "box2d>=2.3.10"; {hint}') from error
-    return Box2D
 
 
 class Shape(NamedTuple):
@@ -91,8 +59,7 @@ class RigidBodies(Simulation):
     """A simulation of rigid bodies in a plane, moved by one force or torque.
 
     `bodies` [K, 6, n] has, for each of the K bodies: x and y of the origin, angle, vx and vy of the centre of mass, and
-    angular velocity. `physics="box2d"` uses Box2D, the reference; "equations" computes the same in NumPy, for all
-    copies at once. `sparse` selects the sparse reward of VIME instead of the dense reward of rllab.
+    angular velocity. `sparse` selects the sparse reward of VIME instead of the dense reward of rllab.
     """
 
     variants: ClassVar = {
@@ -106,62 +73,31 @@ class RigidBodies(Simulation):
     initial: ClassVar[Array]  # positions of the bodies [K, 2]
     observations: ClassVar[int]
 
-    def __init__(self, n: int, physics: str, sparse: bool) -> None:
+    def __init__(self, n: int, sparse: bool) -> None:
         super().__init__(n)
         self.sparse = sparse
         self.bodies = np.zeros((len(self.initial), 6, n))
         self.observation_space = gym.spaces.Box(-LARGE, LARGE, (self.observations,), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-        if physics not in ("box2d", "equations"):
-            raise one_of("physics", physics, ("box2d", "equations"))
-        self.box2d = load_box2d() if physics == "box2d" else None
-        self.worlds: dict[int, World] = {}
 
-    @staticmethod
-    @abstractmethod
-    def build(box2d: Any) -> World: ...  # bodies at their initial positions
     @abstractmethod
     def place(self, bodies: Array, draws: Array) -> None: ...  # changes bodies [K, 6, M] by draws [D, M]
     @abstractmethod
     def outcome(self) -> tuple[Array, Array]: ...  # rewards [n] and ends [n] for the current bodies
-
-    def advance(self, force: Array) -> None:
-        """Move the bodies one time step under `force` [n]; used only with `physics="equations"`."""
-        raise NotImplementedError
+    @abstractmethod
+    def advance(self, force: Array) -> None: ...  # moves the bodies one time step under `force` [n]
 
     def start(self, where: Array, draws: Array) -> None:
         bodies = np.zeros((len(self.initial), 6, len(where)))
         bodies[:, :2] = self.initial[:, :, None]
         self.place(bodies, draws.T)
         self.bodies[:, :, where] = bodies
-        if self.box2d:
-            self.start_worlds(where)
-
-    def start_worlds(self, where: Array) -> None:
-        """Create new Box2D worlds for the copies with indices `where`, since joints in old worlds store impulses."""
-        for i in where.tolist():
-            self.worlds[i] = world = self.build(self.box2d)
-            for body, (x, y, angle, vx, vy, spin) in zip(world.bodies, self.bodies[:, :, i].tolist(), strict=True):
-                body.position, body.angle = (x, y), angle
-                body.linearVelocity, body.angularVelocity = (vx, vy), spin
 
     def step(self, actions: Array) -> tuple[Array, Array]:
         force = np.clip(np.asarray(actions, float)[:, 0], -1.0, 1.0) * self.limit
         for _ in range(self.frame_skip):
-            if self.box2d:
-                self.step_worlds(force)
-            else:
-                self.advance(force)
+            self.advance(force)
         return self.outcome()
-
-    def step_worlds(self, force: Array) -> None:
-        """Take one time step in the Box2D worlds of all copies, under `force` [n]."""
-        for i, f in enumerate(force.tolist()):
-            world = self.worlds[i]
-            world.act(f)
-            world.world.Step(self.step_size, *self.iterations)
-            for k, body in enumerate(world.bodies):
-                self.bodies[k, :, i] = (*body.position, body.angle, *body.linearVelocity, body.angularVelocity)
 
     def outlines(self, i: int, locals_: Sequence[Array], fills: Sequence[str]) -> list[Shape]:
         """Return the shapes of all bodies of copy `i`; `locals_` has the corners of each body in body coordinates."""

@@ -4,25 +4,83 @@ import numpy as np
 import pytest
 
 from explore.core.errors import InputError
-from explore.envs.cart_pole import CartPoleSwingup
+from explore.envs.cart_pole import HEIGHT, WIDTH, CartPoleSwingup
 from explore.envs.chain import Chain
 from explore.envs.deep_sea import DeepSea
 from explore.envs.double_pendulum import DoublePendulum
 from explore.envs.key_door import KeyDoor
-from explore.envs.mountain_car import TRACK, MountainCar
-from explore.envs.simulation import simulate
+from explore.envs.mountain_car import TRACK, MountainCar, load_box2d
+from explore.envs.simulation import box, simulate
 
 BOTH = pytest.mark.parametrize("cls", [CartPoleSwingup, DoublePendulum])
 
 
+class InBox2D:
+    """rllab's worlds in Box2D, a world for each copy, instead of the equations."""
+
+    def start_worlds(self):
+        self.worlds = [self.build(load_box2d()) for _ in range(self.n)]
+        for i, (_, bodies, _) in enumerate(self.worlds):
+            for body, (x, y, angle, vx, vy, spin) in zip(bodies, self.bodies[:, :, i].tolist(), strict=True):
+                body.position, body.angle = (x, y), angle
+                body.linearVelocity, body.angularVelocity = (vx, vy), spin
+
+    def advance(self, force):
+        for i, ((world, bodies, act), f) in enumerate(zip(self.worlds, force.tolist(), strict=True)):
+            act(f)
+            world.Step(self.step_size, *self.iterations)
+            for k, body in enumerate(bodies):
+                self.bodies[k, :, i] = (*body.position, body.angle, *body.linearVelocity, body.angularVelocity)
+
+
+class CartPoleInBox2D(InBox2D, CartPoleSwingup):
+    @staticmethod
+    def build(box2d):
+        world = box2d.b2World(doSleep=False)
+        cart = world.CreateDynamicBody(position=(0, HEIGHT / 2))
+        cart.CreatePolygonFixture(box=(WIDTH / 2, HEIGHT / 2), density=1, friction=0.0005)
+        pole = world.CreateDynamicBody(position=(0, HEIGHT))
+        pole.CreatePolygonFixture(vertices=box(0.1, 1, 0).tolist(), density=1, friction=2e-6, groupIndex=-1)
+        track = world.CreateStaticBody(position=(0, -0.1))
+        track.CreatePolygonFixture(box=(100, 0.1), friction=2e-6, groupIndex=-1)
+        world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=cart, bodyB=pole, anchor=(0, HEIGHT))
+        world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart)
+
+        def push(force):
+            cart.ApplyForce(cart.GetWorldVector((force, 0)), cart.worldCenter, True)
+
+        return world, [cart, pole], push
+
+
+class DoublePendulumInBox2D(InBox2D, DoublePendulum):
+    @staticmethod
+    def build(box2d):
+        world = box2d.b2World(doSleep=False)
+        links = [world.CreateDynamicBody(position=p) for p in DoublePendulum.initial.tolist()]
+        for link in links:
+            link.CreatePolygonFixture(vertices=box(0.1, 1, -1).tolist(), density=5, groupIndex=-1)
+        track = world.CreateStaticBody(position=(0, -0.1))
+        track.CreatePolygonFixture(box=(100, 0.1), groupIndex=-1)
+        world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=track, bodyB=links[0], anchor=(0, 0))
+        joint = world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=links[0], bodyB=links[1], anchor=(0, -1))
+        joint.motorEnabled = True
+
+        def drive(torque):
+            joint.motorSpeed = 1e5 if torque > 0 else -1e5
+            joint.maxMotorTorque = abs(torque)
+
+        return world, links, drive
+
+
+ORACLES = {CartPoleSwingup: CartPoleInBox2D, DoublePendulum: DoublePendulumInBox2D}
+
+
 def pair(cls, bodies):
     """A Box2D simulation and one of the equations, both with the given bodies [K, 6, n]."""
-    n = bodies.shape[2]
-    found = [cls(n, physics=physics) for physics in ("box2d", "equations")]
-    for simulation in found:
-        simulation.bodies[:] = bodies
-    found[0].start_worlds(np.arange(n))
-    return found
+    box2d, equations = ORACLES[cls](bodies.shape[2]), cls(bodies.shape[2])
+    box2d.bodies[:] = equations.bodies[:] = bodies
+    box2d.start_worlds()
+    return box2d, equations
 
 
 def resets(cls, n, rng):
@@ -69,7 +127,7 @@ def test_limit_of_rotation_in_a_step():
     bodies = resets(DoublePendulum, 100, np.random.default_rng(2))
     bodies[1, 5] = np.linspace(-1000, 1000, 100)
     box2d, equations = pair(DoublePendulum, bodies)
-    box2d.step_worlds(np.zeros(100))
+    box2d.advance(np.zeros(100))
     equations.advance(np.zeros(100))
     assert np.abs(equations.bodies[:, 5]).max() == pytest.approx(np.pi / 2 / 0.01)
     np.testing.assert_allclose(equations.bodies, box2d.bodies, atol=1e-3)
@@ -77,10 +135,11 @@ def test_limit_of_rotation_in_a_step():
 
 def test_first_step_of_rllabs_cart_pole():
     # Nominally (0.5, 1, pi, 3); measured in a world that was built by hand from rllab's cartpole.xml.mako.
-    for physics in ("box2d", "equations"):
-        simulation = CartPoleSwingup(1, physics)
+    for simulation in (CartPoleInBox2D(1), CartPoleSwingup(1)):
         draws = (np.array([[0.5, 1.0, np.pi, 3.0]]) - [0, 0, np.pi, 0]) / [1, 2, 1, 3] / 2 + 0.5
         simulation.start(np.zeros(1, int), draws)
+        if isinstance(simulation, InBox2D):
+            simulation.start_worlds()
         np.testing.assert_allclose(simulation.observe(), [[0.5, 1, np.pi, 3]], atol=1e-6)
         simulation.step(np.zeros((1, 1)))
         np.testing.assert_allclose(simulation.observe(), [[0.5428, 0.9386, 1.9306, -0.6487]], atol=1e-4)
@@ -194,14 +253,10 @@ def test_a_door_opens_with_the_key_only():
 
 def test_wrong_settings():
     name = "explore.envs.mountain_car:MountainCar"
-    with pytest.raises(InputError, match="unknown setting 'goal'; allowed: physics, sparse, threshold"):
+    with pytest.raises(InputError, match="unknown setting 'goal'; allowed: sparse, threshold"):
         simulate(name, 1, goal=1)
-    with pytest.raises(InputError, match="allowed: box2d"):
-        simulate(name, 1, physics="equations")
     with pytest.raises(InputError, match="threshold"):
         DoublePendulum(threshold=0)
-    with pytest.raises(InputError, match="unknown physics"):
-        CartPoleSwingup(physics="mujoco")
     for wrong in (lambda: Chain(length=2), lambda: KeyDoor(length=2), lambda: DeepSea(size=1), lambda: Chain(noise=-1)):
         with pytest.raises(InputError, match="length|size|noise"):
             wrong()

@@ -199,7 +199,7 @@ def load() -> None:
     install_import_hook("explore", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
     for room in ("core", "execution", "learning", "nets"):
         for path in sorted((ROOT / "explore" / room).glob("*.py")):
-            if path.stem not in ("__init__", "hadamard_triton"):
+            if path.stem != "__init__":
                 importlib.import_module(f"explore.{room}.{path.stem}")
     for file in files():
         importlib.import_module(file.removesuffix(".py").replace("/", "."))

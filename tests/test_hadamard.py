@@ -1,25 +1,13 @@
-"""The fast transform by each of its ways against scipy's Hadamard matrix."""
+"""The fast transform against scipy's Hadamard matrix."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.linalg import hadamard as matrix
 
-from explore.core import hadamard as module
 from explore.core.errors import InputError
 from explore.core.hadamard import hadamard
 from explore.core.rng import Rng
-
-WAYS = ["blocked", "fht_cpu"]
-
-
-@pytest.fixture(params=WAYS)
-def way(request, monkeypatch):
-    """Each way of computing on a CPU; the compiled one where it is installed."""
-    if request.param == "fht_cpu":
-        pytest.importorskip("fht_cpu")
-    monkeypatch.setattr(module, "_has", lambda package: package == request.param)
-    return request.param
 
 
 def numbers(*shape):
@@ -27,7 +15,7 @@ def numbers(*shape):
 
 
 @pytest.mark.parametrize("bits", range(14))
-def test_equals_the_matrix(way, bits):
+def test_equals_the_matrix(bits):
     d = 2**bits
     rows = np.arange(d) if d <= 256 else np.random.default_rng(0).permutation(d)[:100]
     units = torch.zeros(len(rows), d, dtype=torch.float64)
@@ -38,13 +26,13 @@ def test_equals_the_matrix(way, bits):
 
 
 @pytest.mark.parametrize("d", [4, 128, 4096])
-def test_is_its_own_inverse(way, d):
+def test_is_its_own_inverse(d):
     x = numbers(3, 2, d)
     torch.testing.assert_close(hadamard(hadamard(x)), x, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("d", [1, 8, 256])
-def test_gradients(way, d):
+def test_gradients(d):
     x, fast = numbers(2, d).requires_grad_(), d > 8
     assert torch.autograd.gradcheck(hadamard, x, fast_mode=fast)
     assert torch.autograd.gradcheck(lambda z: hadamard(z, orthonormal=False), x, fast_mode=fast)
@@ -55,7 +43,7 @@ def test_gradients(way, d):
 
 @pytest.mark.parametrize("d", [8, 256])
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)])
-def test_keeps_the_type(way, d, dtype, error):
+def test_keeps_the_type(d, dtype, error):
     x = numbers(4, d)
     y = hadamard(x.to(dtype))
     assert y.dtype == dtype
@@ -63,7 +51,7 @@ def test_keeps_the_type(way, d, dtype, error):
 
 
 @pytest.mark.parametrize("d", [8, 256])
-def test_any_leading_shape_and_layout(way, d):
+def test_any_leading_shape_and_layout(d):
     x = numbers(3, d, 5)
     expected = torch.einsum("adb,de->abe", x, hadamard(torch.eye(d, dtype=torch.float64)))
     before = x.clone()
@@ -73,13 +61,6 @@ def test_any_leading_shape_and_layout(way, d):
     torch.testing.assert_close(hadamard(same), expected[:, :1].expand(-1, 4, -1))
     assert hadamard(x.transpose(1, 2)[:0]).shape == (0, 5, d)
     assert torch.equal(x, before)
-
-
-def test_chunks_change_nothing(monkeypatch):
-    x = numbers(7, 1024)
-    whole = module._blocked(x, True)
-    monkeypatch.setattr(module, "CHUNK", 3 * 1024)
-    torch.testing.assert_close(module._blocked(x, True), whole, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("shape", [(2, 12), (0,), ()])

@@ -1,14 +1,13 @@
 """Time and memory of the Walsh-Hadamard transform, and of nets built on it, over the width D.
 
-    pip install fht-cpu==1.0.1 hadamard-transform==0.2.0
+    pip install fht-cpu==1.0.1
     python -m experiments.benchmarks.hadamard
 
 One process and one thread; medians of calls that go round all methods. On a CPU it is processor time that counts, as
 the machine may be shared. Each call gets a batch of 128 vectors of single precision.
 
-* transform: `explore.core.hadamard` without and with fht-cpu, a dense product, and the two packages by themselves
-  (fht-cpu out of place, as here, and without the division by sqrt(D)). On a GPU: the kernel, a copy, a dense product,
-  in single precision and bfloat16.
+* transform: `explore.core.hadamard`, a dense product, and the package fht-cpu (out of place, and without the division
+  by sqrt(D)). On a GPU: the transform, a copy, a dense product, in single precision and bfloat16.
 * layer: D -> D with one weight sample, drawn anew: WHVI, and a factorised Gaussian.
 * net: a forward pass of 16 -> D -> D -> 1, weights drawn anew, for WHVI, Bayes by Backprop and MC dropout (compare
   figure 5 of Rossi et al. 2020).
@@ -24,9 +23,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.util import find_spec, module_from_spec
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import click
 import pandas as pd
@@ -48,19 +46,6 @@ BATCH, DENSE_LAYERS = 128, 2**12
 Calls = dict[str, Callable[[], object]]
 
 
-def without_packages() -> ModuleType:
-    """`explore.core.hadamard` once more, as it is where neither fht-cpu nor Triton is installed."""
-    spec = find_spec("explore.core.hadamard")
-    assert spec is not None and spec.loader is not None
-    copy = module_from_spec(spec)
-    spec.loader.exec_module(copy)
-    copy._has = lambda package: False  # type: ignore[attr-defined]
-    return copy
-
-
-plain = without_packages()
-
-
 def matrix(d: int, like: torch.Tensor) -> torch.Tensor:
     return hadamard(torch.eye(d, dtype=like.dtype, device=like.device))
 
@@ -75,16 +60,11 @@ def transforms(d: int, device: str) -> Calls:
         return calls
     x = torch.randn(BATCH, d)
     h = matrix(d, x)
-    calls = {"dense": lambda: x @ h, "explore": lambda: plain.hadamard(x)}
+    calls = {"dense": lambda: x @ h, "explore": lambda: hadamard(x)}
     if find_spec("fht_cpu"):
         from fht_cpu import fht
 
-        calls["explore + fht-cpu"] = lambda: hadamard(x)
         calls["fht-cpu"] = lambda: fht(x.numpy(), inplace=False, num_threads=torch.get_num_threads())
-    if find_spec("hadamard_transform"):
-        from hadamard_transform import hadamard_transform
-
-        calls["hadamard-transform"] = lambda: hadamard_transform(x)
     return calls
 
 

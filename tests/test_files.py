@@ -67,7 +67,7 @@ def test_no_length_but_the_whole_is_read(path):
     whole = path.read_bytes()
     for size in [*range(0, len(whole), 37), len(whole) - 1]:
         path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match=r"state.pt (is damaged|was written by an older version)"):
+        with pytest.raises(InputError, match="state.pt is damaged"):
             files.load(path, "checkpoint", 2)
     path.write_bytes(whole + b"\0")
     with pytest.raises(InputError, match="is damaged"):
@@ -91,17 +91,17 @@ def test_other_files_are_refused_in_a_sentence(path, tmp_path):
         return message.removeprefix(f"{path} ")
 
     assert refused(kind="bonus") == "is a checkpoint, not a bonus"
-    assert refused(format=3) == "was written by an older version of explore; continue with that version, or start over"
-    assert refused(format=1) == "was written by a newer version of explore; update explore"
+    for other in (1, 3):
+        assert refused(format=other).startswith("was written by another version of explore; continue with that version")
     torch.save(CONTENT, path)
-    assert refused() == "was written by an older version of explore; continue with that version, or start over"
+    assert refused() == "is damaged: its checksum has changed since it was written"
     marker = tmp_path / "executed"
     files.save(path, "checkpoint", 2, Code(marker))
     assert refused() == "is not a checkpoint of explore, which has only tensors and plain values"
     files.save(path, "checkpoint", 2, {"x": np.float64(1)})
     assert refused().startswith("is not a checkpoint")
     torch.save({"kind": "checkpoint", "format": None, "content": 0}, path)
-    assert "older version" in refused()
+    assert refused().startswith("is damaged")
     path.write_bytes(pickle.dumps(Code(marker)))
     assert refused().startswith("is damaged")
     assert not marker.exists()

@@ -20,7 +20,7 @@ from explore.core.errors import Failure, InputError, counted
 from explore.data.reading import Cells
 from explore.learning import saved, trust
 from explore.runs.recorded import CONFIG as FORMAT
-from explore.runs.recorded import read, renewed, written
+from explore.runs.recorded import read, written
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # options that may be "module:Class"; the module is then trusted
@@ -157,9 +157,8 @@ def _read(folder: Path, trusted: Sequence[str]) -> State | None:
         return None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); remove it, and set the options again") from error
-    if content.get("format") not in (1, FORMAT):
-        raise files.older(path)
-    recorded = renewed(recorded, content["format"])
+    if content.get("format") != FORMAT:
+        raise files.other_version(path)
     trust.check(folder, recorded, trusted)
     return State(read(Settings, recorded, str(path)), rows, learnt)
 

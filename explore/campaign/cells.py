@@ -21,14 +21,13 @@ from explore.data.texts import number
 Value = float | str | None  # a measurement: a number, or the name of a class; None: the experiment failed
 DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 DIGITS = 6  # fewest significant digits of a number that a spreadsheet saves as displayed, perhaps rounded
-OLD_MARKS = ("#N/A N/A", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN")  # more marks of missing values, for ids
 WHOLE = 11  # digits of the longest whole numbers that a spreadsheet displays in full
 
 
 def canonical(cell: object) -> str:
     """Return the canonical string of a cell (a string, or an object from Excel or Parquet)."""
     text = stripped(cell)
-    if texts.absent(text, among_words=True) or text in OLD_MARKS:
+    if texts.absent(text, among_words=True):
         return ""
     if text.lower() in ("true", "false"):
         return text.lower()

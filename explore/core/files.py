@@ -22,7 +22,6 @@ from explore.core.errors import InputError
 MARK = b"explore sha256 "
 COMMENT = len(MARK) + 64
 DRAFT = ".draft"  # suffix of temporary folders
-END = b"PK\x05\x06"  # starts the last record of a zip archive: 22 bytes that end with the length of the comment
 
 
 def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> None:
@@ -49,8 +48,6 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     archive, comment = whole[:-COMMENT], whole[-COMMENT:]
-    if comment[-22:-18] == END and comment.endswith(b"\0\0"):
-        raise older(path)
     if comment != MARK + hashlib.sha256(archive).hexdigest().encode():
         raise damaged(path)
     try:
@@ -64,17 +61,15 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
         raise InputError(f"{path} is not a {kind} of explore, which has only tensors and plain values") from None
     if actual[0] != kind:
         raise InputError(f"{path} is a {actual[0]}, not a {kind}")
-    if actual[1] < format:
-        raise older(path)
-    if actual[1] > format:
-        raise InputError(f"{path} was written by a newer version of explore; update explore")
+    if actual[1] != format:
+        raise other_version(path)
     if run is not None:
         check_run(path, str(saved.get("run", "")), run)
     return saved["content"]
 
 
 def check_run(path: Path, actual: str, run: str) -> None:
-    """Raise InputError if the run id in a file (`actual`, "" in old files) is not the run id of its folder (`run`)."""
+    """Raise InputError if the run id in a file (`actual`) is not the run id of its folder (`run`)."""
     if actual != run:
         ids = [f"run {name}" if name else "a run without an id" for name in (actual, run)]
         raise InputError(f"{path} was written by {ids[0]}, its folder by {ids[1]}; restore the folder's file")
@@ -107,9 +102,9 @@ def damaged(path: Path) -> InputError:
     return InputError(f"{path} is damaged: its checksum has changed since it was written")
 
 
-def older(path: Path) -> InputError:
-    """Return the InputError for a file in an old format that is no longer supported."""
-    return InputError(f"{path} was written by an older version of explore; continue with that version, or start over")
+def other_version(path: Path) -> InputError:
+    """Return the InputError for a file in a different format."""
+    return InputError(f"{path} was written by another version of explore; continue with that version, or start over")
 
 
 @contextmanager

@@ -203,8 +203,6 @@ def _column(entry: dict[str, Any]) -> Column:
     kind = entry.pop("kind")
     make: Any = KINDS[kind]
     entry["name"] = called(entry["name"])  # normalised like the column names of tables
-    if entry.pop("cycles", ()):  # schemas of earlier versions have it, but empty
-        raise ValueError("cyclic dates are not supported")
     column: Column = make(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
     check_fields(column, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
     if column.kind != kind or len(getattr(column, "words", ())) not in (0, 2):

@@ -58,7 +58,7 @@ class Run(AbstractContextManager["Run"]):
         self.folder, self.config, self.state, self._lock = folder, config, saved["state"], lock
         self._step = saved.get("step")  # last step of earlier TensorBoard events to show, or one per series; None: all
         self._last: dict[str, Any] = {"step": saved.get("step", 0), "tables": saved.get("tables", {})}
-        self._before: dict[str, Any] | None = saved.get("before")  # the same for the checkpoint before the last one
+        self._before: dict[str, Any] = saved.get("before") or {}  # the same for the checkpoint before the last one
         self._writers: dict[str, SummaryWriter] = {}
 
     @classmethod
@@ -89,7 +89,7 @@ class Run(AbstractContextManager["Run"]):
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """Open a run to resume from its last checkpoint. Raise InputError if the run is in use, damaged or too old."""
+        """Open a run to resume from its last checkpoint. Raise InputError if the run is in use or damaged."""
         read_config(folder)
         _check_name(folder)
         lock = files.lock(folder)
@@ -118,9 +118,7 @@ class Run(AbstractContextManager["Run"]):
 
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Go back to the checkpoint before the last one, and replace the state in that checkpoint by `state`."""
-        if self._before is None:
-            raise InputError(f"{self.folder} was written by an older version and cannot be extended. Start a new run")
-        self._last, self._before = self._before, None
+        self._last, self._before = self._before, {}
         self._step = self._last["step"]
         self._save(state)  # before truncating tables, which is repeated when the run is opened
         cut(self.folder, self._last["tables"])
@@ -157,19 +155,12 @@ class Run(AbstractContextManager["Run"]):
         self._writer(series).add_figure(tag, figure, step, close=False)
 
     def rows(self, table: str, rows: Sequence[Mapping[Any, Any]]) -> None:
-        """Append rows with the same keys to a table, results.csv or selected.csv.
-
-        A table that an earlier version began keeps its columns.
-        """
+        """Append rows with the same keys to a table, results.csv or selected.csv."""
         if not rows:
             return
-        text, path, columns = io.StringIO(), self.folder / table, list(rows[0])
-        began = path.exists()
-        if began:
-            with path.open(newline="", encoding="utf-8") as file:
-                columns = next(csv.reader(file), columns)
-        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-        if not began:
+        text, path = io.StringIO(), self.folder / table
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        if not path.exists():
             writer.writeheader()
         writer.writerows(rows)
         files.append(path, text.getvalue().encode())

@@ -7,9 +7,8 @@ import contextlib
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -19,9 +18,7 @@ from explore.core.errors import InputError, describe, fits, listed, shown
 
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
 FORMAT = 3  # of checkpoint.pt
-CONFIG = 4  # of config.json; 3, and 1 for campaigns, are older, see `renewed`
-DAMPED = {"predictive": "sampled", "damped_density": True}  # defaults of these posteriors before format 4
-WERE_DAMPED = ("noisy-kfac", "noisy-ekfac", "vogn")
+CONFIG = 4  # of config.json
 Value = bool | int | float | str | tuple[Any, ...] | None
 Values = Mapping[str, Value]  # the settings of a plug-in, by name
 Record = TypeVar("Record")
@@ -45,7 +42,7 @@ def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def run_id(folder: Path) -> str:
-    """Return the id of a run or campaign, which its other files also contain; "" for runs of older versions."""
+    """Return the id of a run or campaign, which its other files also contain; "" if it cannot be read."""
     for name in ("campaign.json", "config.json"):
         try:
             return str(json.loads((folder / name).read_text(encoding="utf-8"))["id"])
@@ -59,40 +56,24 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         content = dict(json.loads(path.read_text(encoding="utf-8")))
-        return content | {"settings": dict(content["settings"]), "format": content.get("format")}
+        content["settings"] = dict(content["settings"])
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} is not a run folder: it has no config.json") from None
     except BROKEN as error:
         raise InputError(f"{path} is damaged: {error!r}") from error
+    if content.get("format") != CONFIG:
+        raise files.other_version(path)
+    return content
 
 
 def recorded(folder: Path) -> dict[str, Any]:
     """Read the settings of a run or campaign, including `command`. The settings are not checked."""
-    content = _config(folder)
-    settings = renewed(content["settings"], content["format"])
+    settings: dict[str, Any] = _config(folder)["settings"]
     return settings | {"command": str(settings.get("command"))}
 
 
-def renewed(settings: Mapping[str, Any], form: Any) -> dict[str, Any]:
-    """Return settings of a config.json of this format, with the defaults that older formats did not record."""
-
-    def of_posterior(part: Any, name: str, key: str) -> Any:
-        is_damped = isinstance(part, Mapping) and part.get(name) in WERE_DAMPED and isinstance(part.get(key), Mapping)
-        return {**part, key: DAMPED | part[key]} if is_damped else part
-
-    new: dict[str, Any] = dict(settings)
-    if form != CONFIG:
-        new = of_posterior(new, "posterior", "posterior_settings")
-        if "vime" in new:
-            new["vime"] = of_posterior(new["vime"], "posterior", "posterior_settings")
-        if isinstance(new.get("posteriors"), Mapping):
-            each = new["posteriors"].items()
-            new["posteriors"] = {label: of_posterior(part, "name", "settings") for label, part in each}
-    return new
-
-
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read settings and sessions of a run. Raise InputError if config.json is missing, damaged, edited or too old."""
+    """Read settings and sessions of a run. Raise InputError if config.json is missing, damaged or edited."""
     path, content = folder / "config.json", _config(folder)
     config: dict[str, Any] = {key: content[key] for key in ("settings", "sessions", "id", "former") if key in content}
     try:
@@ -101,12 +82,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         total = digest(config)
     except BROKEN as error:
         raise InputError(f"{path} is damaged: {error!r}") from error
-    if content["format"] in (None, *range(CONFIG - 1)):
-        raise files.older(path)
-    if content["format"] not in (CONFIG - 1, CONFIG) or content.get("sha256") != total:
+    if content.get("sha256") != total:
         raise InputError(f"{path} is damaged or was edited: its settings or sessions changed")
-    if (settings := renewed(config["settings"], content["format"])) != config["settings"]:
-        config |= {"settings": settings, "former": [*config.get("former", []), digest(config["settings"])]}
     return config
 
 
@@ -155,17 +132,12 @@ def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
 def read(cls: type[Record], recorded: Any, name: str) -> Record:
     """Restore a dataclass from the result of `written`; `name` is the file, for messages.
 
-    Settings with a default may be missing in files of older versions; a warning names such settings. Raise InputError
-    for other missing settings, unknown settings, and invalid values.
+    Raise InputError for missing settings, unknown settings, and invalid values.
     """
     hints = get_type_hints(cls)
-    defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
-    if not isinstance(recorded, dict) or not hints.keys() - defaults.keys() <= recorded.keys() <= hints.keys():
+    if not isinstance(recorded, dict) or recorded.keys() != hints.keys():
         names = listed(recorded) if isinstance(recorded, dict) else shown(recorded)
         raise InputError(f"{name} must have the settings {listed(hints)}; got {names}")
-    if later := defaults.keys() - recorded.keys():
-        assumed = ", ".join(f"{key} {shown(defaults[key])}" for key in hints if key in later)
-        warnings.warn(f"{name} was written by an older version; assumed {assumed}", stacklevel=2)
     return read_part(cls, recorded, name)
 
 

@@ -11,7 +11,7 @@ import pytest
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve
 from explore.runs import record
-from explore.runs.recorded import written
+from explore.runs.recorded import CONFIG, written
 
 TABLE = "x,y\n" + "".join(f"{i / 4},{i * i % 7}\n" for i in range(30))
 POOL = TABLE + "31,\n32,\n"
@@ -87,13 +87,13 @@ def test_settings_that_are_deeply_nested(explore, depth):
     folder = Path("pool.explore")
     folder.mkdir()
     for body in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
-        text = f'{{"format": 1, "rows": 3, "settings": {{"command": "suggest", "posterior": {body}}}}}'
+        text = f'{{"format": {CONFIG}, "rows": 3, "settings": {{"command": "suggest", "posterior": {body}}}}}'
         (folder / "config.json").write_text(text)
         for attempt in (["suggest", "pool.csv"], ["predict", folder, "pool.csv"], ["active", "--resume", folder]):
             sentence(explore(*attempt))
 
 
-@pytest.mark.parametrize("text", ["[]", "1", '{"settings": {}, "rows": 1e999, "format": 1}', '{"settings": [[1]]}'])
+@pytest.mark.parametrize("text", ["[]", "1", '{"settings": {}, "rows": 1e999, "format": 4}', '{"settings": [[1]]}'])
 def test_settings_that_are_none(explore, text):
     Path("pool.explore").mkdir()
     Path("pool.explore/config.json").write_text(text)

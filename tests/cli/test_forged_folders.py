@@ -21,7 +21,7 @@ from explore.cli.suggest.settings import resolve as resolve_suggest
 from explore.core.errors import InputError
 from explore.learning import trust
 from explore.runs import record
-from explore.runs.recorded import written
+from explore.runs.recorded import CONFIG, written
 
 RUN, MARKER = Path("runs/foreign"), Path("executed")
 POOL = Path("pool.csv")
@@ -91,7 +91,7 @@ def forge(kind, changes):
     if kind == "suggest":
         folder = POOL.with_suffix(".explore")
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({"format": 1, "settings": settings, "rows": 3}))
+        (folder / "config.json").write_text(json.dumps({"format": CONFIG, "settings": settings, "rows": 3}))
         return folder, [["suggest", POOL], ["suggest", POOL, "--status"], ["predict", folder, POOL]]
     state: dict[str, Any] = {"positions": {0: {}}} if kind == "rl" else {}
     record.Run.create(RUN, settings, state, {"device": "cpu", "threads": 1}).close()

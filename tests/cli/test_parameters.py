@@ -98,14 +98,11 @@ def test_what_is_no_such_dataclass_is_refused(changes, message):
     assert str(raised.value).startswith(message)
 
 
-def test_a_setting_that_is_missing_is_refused_but_for_one_that_came_later():
+def test_a_setting_that_is_missing_is_refused():
     plain = written(MADE)
-    for key in plain.keys() - {"command", "later"}:
+    for key in plain.keys() - {"command"}:
         with pytest.raises(InputError, match="here must have the settings command, "):
             read(Settings, {k: v for k, v in plain.items() if k != key}, "here")
-    earlier = {k: v for k, v in plain.items() if k != "later"}
-    with pytest.warns(UserWarning, match="here was written by an older version; assumed later 7"):
-        assert read(Settings, earlier, "here") == MADE
 
 
 @dataclass(frozen=True)

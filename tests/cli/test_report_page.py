@@ -22,6 +22,7 @@ from explore.cli.report import drawing, page, session, suggest
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError
 from explore.learning.classification import Classified
+from explore.runs.recorded import CONFIG
 from tests.cli.conftest import TINY, run
 from tests.oracles import mean_and_se
 
@@ -90,7 +91,7 @@ def campaign(folder):
     log.append([{"event": "undo", "values": {"batch": 6}}])
     log.close()
     settings = {"command": "suggest", "goal": "maximise", "target": [TARGET]}
-    (folder / "config.json").write_text(json.dumps({"format": 1, "settings": settings}))
+    (folder / "config.json").write_text(json.dumps({"format": CONFIG, "settings": settings}))
 
 
 START = (("x", 1.0), ("y", 3.0))

@@ -181,14 +181,6 @@ def test_what_is_no_schema_is_refused(value):
         Schema.from_json(value)
 
 
-def test_schemas_of_earlier_versions_are_read():
-    table = load_table(pd.DataFrame({"a": pd.date_range("2024-01-01", periods=5, freq="91D"), "y": range(5)}), "y")
-    (entry,) = table.schema.to_json()["columns"]
-    assert Schema.from_json({"columns": [entry | {"cycles": []}]}) == table.schema
-    with pytest.raises(InputError, match="cyclic dates are not supported"):
-        Schema.from_json({"columns": [entry | {"cycles": ["year"]}]})
-
-
 def test_numbers_among_a_majority_of_texts_are_names_and_said(csv):
     table = load_table(csv(column(["RT", "40", "RT", "60", "RT"] * 6)), "y")
     assert table.dataset.features == ("a = 40", "a = 60", "a = RT", "x")

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
-from explore.core import linalg, tree
+from explore.core import tree
 from explore.core.context import World, executing, execution
 from explore.core.errors import InputError, counted
 from explore.core.rng import Kind, Rng
@@ -156,30 +156,6 @@ def share(count: int) -> slice:
     if count < processes:
         raise InputError(f"{counted(count, 'example')} cannot be divided among {processes} processes; take fewer")
     return slice(round(rank * count / processes), round((rank + 1) * count / processes))
-
-
-def eigh(
-    matrices: Sequence[Float[Tensor, "R _n _n"]],
-) -> list[tuple[Float[Tensor, "R _n"], Float[Tensor, "R _n _n"], Bool[Tensor, " R"]]]:
-    """Return `linalg.eigh` of matrices that are equal in all processes, decomposing each matrix in only one process."""
-    if world().processes == 1:
-        return [linalg.eigh(m) for m in matrices]
-    # Assign the largest first, each to the process with the least work so far.
-    order = sorted(range(len(matrices)), key=lambda i: -matrices[i].shape[-1])
-    load, owner = [0] * world().processes, [0] * len(matrices)
-    for i in order:
-        owner[i] = load.index(min(load))
-        load[owner[i]] += matrices[i].shape[-1] ** 3
-    local = {i: linalg.eigh(m) for i, m in enumerate(matrices) if owner[i] == world().rank}
-    results = []
-    with _sharing():
-        for i, m in enumerate(matrices):
-            ok = torch.empty(m.shape[:1], dtype=torch.bool, device=m.device)
-            values, vectors, ok = local.get(i, (torch.empty_like(m[..., 0]), torch.empty_like(m), ok))
-            results.append(tuple(t.contiguous() for t in (values, vectors, ok)))
-            for t in results[-1]:
-                dist.broadcast(t, owner[i])
-    return results  # type: ignore[return-value]
 
 
 def agreed(value: Any) -> Any:

@@ -136,9 +136,6 @@ class Exchange:
         for target, value in zip(targets, self._of_all(values), strict=True):
             target.copy_(value)
 
-    def broadcast(self, values: Tensor, source: int) -> None:
-        values.copy_(self._of_all(values)[source])
-
 
 @POSTERIORS.check(of=lambda subject: not subject.cls.whole)
 def two_processes_learn_what_one_does(subject: Subject) -> None:

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core.context import Number
-from explore.core.linalg import added, averaged, identity, inverse_root, inverse_triangle, over
+from explore.core.linalg import added, averaged, eigh, identity, inverse_root, inverse_triangle, over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution import parallel
@@ -240,8 +240,8 @@ class Basis(NamedTuple):
 
 
 def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
-    """Return the eigenbases of all layers; the processes of a fit share the work."""
-    pairs = parallel.eigh([m for moments in layers for m in moments])
+    """Return the eigenbases of all layers."""
+    pairs = [eigh(m) for moments in layers for m in moments]
     return [
         Basis(qa, qs, la.clamp_min(0), ls.clamp_min(0), ok_a & ok_s)
         for (la, qa, ok_a), (ls, qs, ok_s) in zip(pairs[::2], pairs[1::2], strict=True)

@@ -1,7 +1,6 @@
 """One of the processes of tests/test_parallel.py: the results of the functions below."""
 
 import os
-import warnings
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from explore.core.shapes import Batch
 from explore.execution import parallel
 from explore.learning import optim
 from explore.learning.fit import fit
-from explore.learning.learner import ActiveLearner
 from explore.nets.likelihoods import Categorical, Gaussian, Likelihood
 from explore.nets.net import Net, mlp
 
@@ -76,34 +74,6 @@ def every() -> dict[str, dict[str, torch.Tensor]]:
     return {name: trained(name) for name in CASES} | {f"{name} images": trained(name, True) for name in with_images}
 
 
-RULES = {
-    "numbers": ("epig", "max-variance", "information-gain", "bait", "core-set", "batch-bald"),
-    "classes": ("epig", "max-variance", "batch-bald"),
-}
-
-
-def chosen() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """What each rule chooses of an odd number of points, twice three of them, and with which scores."""
-    found, pool = {}, Rng(4, dtype=torch.float64)
-    x = {"numbers": pool.normal(23, 3), "classes": pool.normal(23, 1, 5, 5)}
-    for kind, rules in RULES.items():
-        numbers = kind == "numbers"
-        net, likelihood = (Net(mlp(3, [5], 1)), Gaussian()) if numbers else (Net(IMAGES), Categorical())
-        posterior = registry.posterior("bbb", net, likelihood, epochs=5, batch_size=4)
-        y = x[kind].flatten(1).sum(1)
-        y = y if numbers else (y > 0).long() + (y > 2).long()
-        for rule in rules:
-            learner = ActiveLearner(posterior, x[kind], (rule,), samples=6, dtype=torch.float64)
-            learner.tell(range(4), y[:4])
-            for _ in range(2):
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of rules that score points one by one
-                    points, scores = learner.ask(3)
-                learner.tell(points, y[points])
-            found[f"{rule} {kind}"] = learner.labelled, scores
-    return found
-
-
 def optimised() -> dict[str, dict[str, torch.Tensor]]:
     """The states of optimisers after three steps, each process with half of the batch and the module within DDP."""
     found, world = {}, parallel.world()
@@ -143,5 +113,5 @@ def work(rank: int, port: int, folder: str) -> None:
         "MASTER_PORT": str(port),
     }  # fmt: skip
     with parallel.joined() as world:
-        results = {"every": every(), "chosen": chosen(), "optimised": optimised()}
+        results = {"every": every(), "optimised": optimised()}
         torch.save(results, f"{folder}/{world.rank}.pt")

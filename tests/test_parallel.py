@@ -6,11 +6,15 @@ import socket
 import pytest
 import torch
 
+from explore import registry
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.execution import parallel
 from explore.execution.parallel import World
 from explore.inference.predict import divided
+from explore.learning.learner import ActiveLearner
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from tests import parallel_worker as worker
 
 
@@ -52,15 +56,6 @@ def test_two_processes_have_the_parameters_of_one(pair, part):
             assert torch.allclose(first[name][path], expected, rtol=0, atol=1e-5), told
 
 
-def test_two_processes_choose_the_points_of_one(pair):
-    """Each scores a part of the pool, with the same nets; both have the same bits."""
-    first, second = (results["chosen"] for results in pair)
-    for name, (labelled, scores) in worker.chosen().items():
-        assert torch.equal(first[name][0], labelled) and torch.equal(second[name][0], labelled), name
-        assert torch.equal(first[name][1], second[name][1]), name
-        torch.testing.assert_close(first[name][1], scores, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("rank", range(3))
 def test_a_part_of_the_pool_is_looked_at(rank, monkeypatch):
     """Of 23 candidates; what the others find is theirs to say."""
@@ -79,14 +74,12 @@ def test_a_part_of_the_pool_is_looked_at(rank, monkeypatch):
     assert seen == found[0].tolist() == list(range(own.start, own.stop)) and 7 <= len(seen) <= 8
 
 
-def test_steps_that_each_takes_alone():
-    def steps():
-        for _ in range(3):
-            yield parallel.world()
-
-    with parallel.within(World(2, 1)):
-        for found in parallel.alone(steps()):
-            assert found == World() and parallel.world() == World(2, 1)
+def test_active_learning_in_several_processes_is_refused():
+    posterior = registry.posterior("bbb", Net(mlp(2, [3], 1)), Gaussian())
+    learner = ActiveLearner(posterior, Rng(0).normal(9, 2))
+    learner.tell([0, 1], [0.5, 1.0])
+    with parallel.within(World(2, 0)), pytest.raises(InputError, match="ActiveLearner runs in one process"):
+        learner.ask()
 
 
 def test_a_batch_is_divided_and_what_is_left_over_is_left_out():

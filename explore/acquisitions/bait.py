@@ -21,7 +21,6 @@ from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.conditioning import Numbers, greedy_given, root_of, signals
 from explore.core.errors import Checked
 from explore.core.linalg import identity
-from explore.execution import parallel
 
 
 @Needs(spread=True, aims=True, costs=True)
@@ -49,10 +48,10 @@ class BAIT(Checked):
     def _pool(self, view: View) -> Float[Tensor, "R S S"]:
         """Return the mean of V V^T over the target inputs, which are the candidates by default."""
         (x, present), total = view.aims, view.uniform.new_zeros(())
-        for part, out in view.predictor.outputs(x, only=parallel.share(x.shape[1])):
+        for part, out in view.predictor.outputs(x):
             v = (self.spread(view, out) * present[:, None, part, None]).flatten(2)
             total = total + v @ v.mT
-        return parallel.mean(total) * parallel.world().processes / present.sum(1).view(-1, 1, 1)
+        return total / present.sum(1).view(-1, 1, 1)
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:

@@ -139,17 +139,6 @@ def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:
     return torch.cat([t[: int(n)] for t, n in zip(every, lengths, strict=True)]).movedim(0, axis)
 
 
-def alone(steps: Iterator[T]) -> Iterator[T]:
-    """Iterate over `steps` without data parallelism: every process computes each step on the whole batch."""
-    while True:
-        with within(World()):
-            try:
-                step = next(steps)
-            except StopIteration:
-                return
-        yield step
-
-
 def share(count: int) -> slice:
     """Return this process's share of `count` items; `gathered` concatenates the shares in order."""
     processes, rank = world().processes, world().rank

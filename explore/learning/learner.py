@@ -128,6 +128,8 @@ class ActiveLearner:
 
     def fit(self) -> Iterator[Epoch]:
         """Fit to all labels so far, unless already done; yield all epochs or, with several `jobs`, up to ten epochs."""
+        if parallel.world().processes > 1:
+            raise InputError("ActiveLearner runs in one process. Start it without torchrun; jobs divides the trials")
         if self._fitted is not None:
             return
         scales = self._pool.scales()
@@ -135,9 +137,7 @@ class ActiveLearner:
         at = stops(self.posterior.epochs, STOPS)
         posterior: Any = self.posterior
         state, done = (None, 0) if self._carried is None else posterior.continued(self._initial, self._carried)
-        # The few labels are not divided: every process repeats the same fit, and then scores its part of the pool.
-        fits = sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at, done, state)
-        for epoch in parallel.alone(fits):
+        for epoch in sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at, done, state):
             yield epoch
         if failed := int((~epoch.state.common.alive).sum()):
             note = f"the fit of {failed} of {self.replicas} replicas diverged; ignore their predictions and suggestions"
@@ -171,8 +171,7 @@ class ActiveLearner:
 
         `pending` are points [R, p] ([p] if R = 1) that were suggested but have no labels yet. They are not chosen
         again, and the rules take them into account without knowing their labels. Warn if a rule scores points
-        independently, so that its batch may contain near-duplicates. With several processes (`execution.parallel`),
-        each process scores a part of the pool, and all return the same points.
+        independently, so that its batch may contain near-duplicates.
         """
         waiting = None if pending is None else self._pool.free(pending)
         p = 0 if waiting is None else waiting.shape[1]
@@ -182,7 +181,7 @@ class ActiveLearner:
                 warnings.warn(message, base.RedundancyWarning, stacklevel=2)
         choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
         indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
-        return Choice(parallel.agreed(indices.cpu()).to(indices.device), scores)  # GPUs differ in the last digits
+        return Choice(indices, scores)
 
     def predict(self, x: Any) -> Prediction:
         """Return the predictive means and standard deviations of a regression at new inputs x [P, ...]."""

@@ -13,8 +13,7 @@ def distances(x):
 
 
 @pytest.mark.parametrize("seed", seeds(20, 6))
-def test_the_next_point_is_the_farthest(seed, monkeypatch):
-    monkeypatch.setattr(spread, "MOST", 7)  # several chunks
+def test_the_next_point_is_the_farthest(seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(30, 3)) * [1, 1e-6, 1e9] + [0, 1, -1e10]
     x[:, int(rng.integers(3))] = 4.0

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-MOST = 2**24  # numbers in a chunk of differences
-
 
 def farthest_first(
     x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
@@ -21,15 +19,14 @@ def farthest_first(
     Distances are root mean squares over features, in standard deviations. Ties go to the first candidate.
     """
     z = standardised(x)
-    free = np.asarray(candidates, np.int64)
-    distance = _squares_to_nearest(z, free, taken)
+    points, distance = z[list(candidates)], nearest(z, candidates, taken)
     chosen, distances = [], []
     for _ in range(k):
         first = np.isinf(distance).all()
-        best = int(_squares(z, free, z.mean(0)).argmin() if first else distance.argmax())
-        chosen.append(int(free[best]))
-        distances.append(float(np.sqrt(distance[best])))
-        distance = np.minimum(distance, _squares(z, free, z[free[best]]))
+        best = int(_distances(points, z.mean(0)).argmin() if first else distance.argmax())
+        chosen.append(int(candidates[best]))
+        distances.append(float(distance[best]))
+        distance = np.minimum(distance, _distances(points, points[best]))
         distance[best] = -np.inf
     return chosen, distances
 
@@ -45,18 +42,13 @@ def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
 
 def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
     """Return the distance of each row in `rows` to the nearest row in `centres`, measured as in `farthest_first`."""
-    return np.sqrt(_squares_to_nearest(z, np.asarray(rows, np.int64), centres))
-
-
-def _squares_to_nearest(z: np.ndarray, rows: np.ndarray, centres: Sequence[int]) -> np.ndarray:
-    distance = np.full(len(rows), np.inf)
+    points, distance = z[list(rows)], np.full(len(rows), np.inf)
     for i in centres:
-        distance = np.minimum(distance, _squares(z, rows, z[i]))
+        distance = np.minimum(distance, _distances(points, z[i]))
     return distance
 
 
-def _squares(z: np.ndarray, rows: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """Return the squared difference of each row from `centre`, averaged over features; computed in chunks of rows."""
-    size = max(1, MOST // max(1, z.shape[1]))
-    parts = [np.square(z[rows[i : i + size]] - centre).mean(1) for i in range(0, len(rows), size)]
-    return np.concatenate(parts) if parts else np.empty(0)
+def _distances(points: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    from scipy.spatial.distance import cdist
+
+    return cdist(points, centre[None])[:, 0] / np.sqrt(len(centre))

@@ -9,12 +9,11 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, time
 from decimal import Decimal
 from functools import cache
 
-from explore.core.errors import InputError, shown
 from explore.data import texts
 from explore.data.texts import number
 
@@ -56,27 +55,6 @@ def _day(text: str) -> str:
     except ValueError:
         return text
     return when.date().isoformat() if when.timetz() == time() else when.isoformat()
-
-
-def measured(
-    cell: object, classes: bool = False, keep_na: bool = False, failed: Collection[str] = texts.FAILED
-) -> tuple[Value, ...]:
-    """Parse the cell of a target: () if it is not measured, (None,) if the experiment failed, else (value,).
-
-    The value is a finite number. With `classes`, it is any string; marks such as NA are classes only with `keep_na`.
-    Other cells raise InputError. `failed` are the strings that declare a failure, normalised by `folded`.
-    """
-    text = stripped(cell)
-    if folded(text) in failed:
-        return (None,)
-    if not text or (texts.unmeasured(text, classes) and not (classes and keep_na)):
-        return ()
-    if classes:  # "None" may be one
-        return (canonical(text) or text,)
-    value = number(text)
-    if value is None or not math.isfinite(value):
-        raise InputError(f"{shown(cell)} is not a finite number")
-    return (value,)
 
 
 def folded(text: str) -> str:

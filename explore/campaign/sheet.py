@@ -1,13 +1,14 @@
 """Tables and labels files: the canonical features, measurements and ids of their lines."""
 
+import math
 from collections.abc import Sequence
 
-from explore.campaign.cells import Value, canonical, canonicals, fingerprint, folded, measured, stripped
+from explore.campaign.cells import Value, canonical, canonicals, fingerprint, folded, stripped
 from explore.campaign.memory import FINGERPRINT, Schema
 from explore.core.errors import InputError, shown
 from explore.data.reading import Cells
 from explore.data.targets import marks, no_numbers
-from explore.data.texts import FAILED
+from explore.data.texts import FAILED, number, unmeasured
 
 
 class Sheet:
@@ -61,19 +62,28 @@ def identifiers(column: Sequence[object]) -> list[str]:
 
 
 def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
-    """Return each line's measured values, by target in the file. Raise InputError for numeric targets with words."""
+    """Return each line's measured values, by target in the file; None is a failed experiment.
+
+    Marks such as NA are classes only with `schema.keep_na`. Raise InputError for cells that are not finite numbers,
+    unless targets are classes.
+    """
     lines: list[dict[str, Value]] = [{} for _ in file.lines]
     wrong: dict[str, list[int]] = {}
     failed = {*map(folded, schema.failed), *(() if schema.classes else FAILED)}
     for target in (target for target in targets if target in file.columns):
         for line, cell in enumerate(file.columns[target]):
-            if cell == "":  # a shortcut: most rows of a pool
+            if not (text := stripped(cell)):  # most rows of a pool
                 continue
-            try:
-                for value in measured(cell, schema.classes, schema.keep_na, failed):
+            if folded(text) in failed:
+                lines[line][target] = None
+            elif schema.classes:  # "None" may be one
+                if schema.keep_na or not unmeasured(text, classes=True):
+                    lines[line][target] = canonical(text) or text
+            elif not unmeasured(text):
+                if (value := number(text)) is None or not math.isfinite(value):
+                    wrong.setdefault(target, []).append(line)
+                else:
                     lines[line][target] = value
-            except InputError:
-                wrong.setdefault(target, []).append(line)
     if wrong:
         raise no_numbers(file, wrong)
     return lines

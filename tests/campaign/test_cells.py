@@ -3,13 +3,17 @@
 import datetime
 import decimal
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from explore.campaign.cells import canonical, canonicals, fingerprint, folded, measured, same
+from explore.campaign.cells import canonical, canonicals, fingerprint, same
+from explore.campaign.memory import Schema
+from explore.campaign.sheet import measurements
 from explore.core.errors import InputError
+from explore.data.reading import Cells
 from tests.seeds import seeds
 
 
@@ -104,13 +108,20 @@ def test_other_numbers(a, b):
     assert not same(a, b) and not same(b, a)
 
 
+def measured(cell, classes=False, keep_na=False, failed=()):
+    """() if the target's cell is not measured, (None,) if the experiment failed, else (value,)."""
+    schema = Schema(("y",), (), None, classes, keep_na, failed)
+    (line,) = measurements(Cells(Path("table.csv"), {"y": [cell]}, (2,)), ["y"], schema)
+    return tuple(line.values())
+
+
 def test_measurements():
     cells = "1.50", " -2e3 ", 3, np.float32(0.5), "−2"  # noqa: RUF001
     assert [measured(cell) for cell in cells] == [(1.5,), (-2000,), (3,), (0.5,), (-2,)]
     unmeasured = "", "NA", None, float("nan"), " ", "None", "n/a", "-", "--", "?", ".", "Null", "missing", "#N/A"
     assert [measured(cell) for cell in unmeasured] == [()] * len(unmeasured)
     assert [measured(cell) for cell in ("failed", "FAIL", " Error ")] == [(None,)] * 3
-    assert measured("-999.0", failed={folded("-999")}) == (None,)
+    assert measured("-999.0", failed=("-999",)) == (None,)
 
 
 @pytest.mark.parametrize("cell", ["1,5", "12 %", "n.d.", "inf", "<0.1", True, "yes", "2024-03-01", "1_000", "12.5 mg"])
@@ -127,7 +138,7 @@ def test_classes():
     assert measured("", classes=True, keep_na=True) == measured(None, classes=True, keep_na=True) == ()
     names = ["Na", "none", "None", "missing", "failed", "EU"]
     assert [measured(cell, classes=True, failed=()) for cell in names] == [(cell,) for cell in names]
-    assert measured("Failed", classes=True, failed={"failed"}) == (None,)
+    assert measured("Failed", classes=True, failed=("failed",)) == (None,)
 
 
 @pytest.mark.parametrize("seed", seeds(30, 8))

@@ -6,7 +6,7 @@ from typing import ClassVar
 import gymnasium as gym
 import numpy as np
 
-from explore.core.errors import InputError, check_range
+from explore.core.errors import check_range
 from explore.envs.simulation import LARGE, Array, Shape, Simulation, cells
 
 
@@ -26,11 +26,9 @@ class Chain(Simulation):
     time_limit = None
     view = (0.0, 0.0, 1.0)
     frames_per_second = 5
-    best_return = 12.0
 
     def __init__(self, n: int = 1, length: int = 20, noise: int = 0) -> None:
-        if length < 3:
-            raise InputError(f"length is {length}; it must be at least 3")
+        check_range("length", length, "[3, inf)")
         check_range("noise", noise, "[0, 1e4]")
         super().__init__(n)
         self.length, self.noise, self.horizon = length, noise, length + 9

@@ -9,7 +9,7 @@ from typing import ClassVar
 import gymnasium as gym
 import numpy as np
 
-from explore.core.errors import InputError
+from explore.core.errors import check_range
 from explore.envs.simulation import Array, Shape, Simulation, cells
 
 
@@ -32,8 +32,7 @@ class DeepSea(Simulation):
     frames_per_second = 5
 
     def __init__(self, n: int = 1, size: int = 10, stochastic: bool = False, mapping: int = 0) -> None:
-        if size < 2:
-            raise InputError(f"size is {size}; it must be at least 2")
+        check_range("size", size, "[2, inf)")
         super().__init__(n)
         self.size, self.horizon, self.stochastic = size, size, stochastic
         self.observation_space = gym.spaces.Box(0.0, 1.0, (size * size,), np.float32)

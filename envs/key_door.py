@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 
-from explore.core.errors import InputError
+from explore.core.errors import check_range
 from explore.envs.simulation import Array, Shape, Simulation, cells
 
 
@@ -20,11 +20,9 @@ class KeyDoor(Simulation):
     time_limit = None
     view = (0.0, 0.0, 1.0)
     frames_per_second = 5
-    best_return = 1.0
 
     def __init__(self, n: int = 1, length: int = 20) -> None:
-        if length < 3:
-            raise InputError(f"length is {length}; it must be at least 3")
+        check_range("length", length, "[3, inf)")
         super().__init__(n)
         self.length, self.horizon = length, 4 * length
         self.observation_space = gym.spaces.Box(0.0, 1.0, (length + 1,), np.float32)

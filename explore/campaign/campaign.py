@@ -12,9 +12,8 @@ from explore.campaign.memory import TOLD, Memory, Row, Schema, short
 from explore.campaign.reading import SHOWN, Reading
 from explore.campaign.sheet import Table
 from explore.core.errors import InputError, counted, listed
+from explore.data.packed import PACKED
 from explore.data.reading import Cells
-
-PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar")
 
 
 def folder_of(table: Path) -> Path:

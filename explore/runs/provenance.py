@@ -21,12 +21,13 @@ LIBRARIES = ("torch", "numpy", "scikit-learn", "gymnasium", "stable-baselines3",
 
 def session(**facts: Any) -> dict[str, Any]:
     """Return session metadata: time, command line, versions, hash of the code, git state, and the arguments `facts`."""
+    packages = map(importlib.util.find_spec, ("explore", "explore.cli", "explore.envs"))
     libraries = {name: importlib.metadata.version(name) for name in LIBRARIES}
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command_line": shlex.join(["explore", *sys.argv[1:]]),
         "versions": {"explore": explore.__version__, "python": platform.python_version(), **libraries},
-        "code": code(_folder(name) for name in ("explore", "explore.cli", "explore.envs")),
+        "code": code(Path(str(spec.origin)).parent for spec in packages if spec),
         "git": _git(),
         **facts,
     }
@@ -40,12 +41,6 @@ def code(packages: Iterable[Path]) -> str:
             name = path.relative_to(package.parent)
             digest.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
-
-
-def _folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    assert spec and spec.origin
-    return Path(spec.origin).parent
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

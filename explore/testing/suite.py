@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -14,25 +14,20 @@ from explore.core import tree
 F = TypeVar("F", bound=Callable[..., None])
 
 
-class Check(NamedTuple):
-    """A function that raises AssertionError if a subject (a plug-in under test) violates a requirement."""
-
-    run: Callable[..., None]
-    cases: Sequence[str]  # second arguments, one per run; if empty, run once without
-    of: Callable[[Any], bool]  # whether the check applies to a subject
-
-
 class Suite:
     """All checks for one type of plug-in."""
 
     def __init__(self) -> None:
-        self.checks: list[Check] = []
+        self.checks: list[tuple[Callable[..., None], Sequence[str], Callable[[Any], bool]]] = []
 
     def check(self, *cases: str, of: Callable[[Any], bool] = bool) -> Callable[[F], F]:
-        """Return a decorator that adds a function to the suite; for the arguments, see `Check`."""
+        """Return a decorator that adds a function, which raises AssertionError if a plug-in violates a requirement.
+
+        It runs once for each of the `cases`, its second arguments. `of` tells whether it applies to a plug-in.
+        """
 
         def add(run: F) -> F:
-            self.checks.append(Check(run, cases, of))
+            self.checks.append((run, cases, of))
             return run
 
         return add
@@ -41,10 +36,10 @@ class Suite:
         """Return one pytest parameter, a function without arguments, per subject, applicable check and case."""
         parameters = []
         for subject in subjects:
-            for check in (c for c in self.checks if c.of(subject)):
-                for case in check.cases or ("",):
-                    run = partial(check.run, subject, case) if case else partial(check.run, subject)
-                    name = "-".join(filter(None, (subject.name, check.run.__name__, case)))
+            for check, cases in ((check, cases) for check, cases, of in self.checks if of(subject)):
+                for case in cases or ("",):
+                    run = partial(check, subject, case) if case else partial(check, subject)
+                    name = "-".join(filter(None, (subject.name, check.__name__, case)))
                     parameters.append(pytest.param(run, id=name))
         return parameters
 

@@ -67,10 +67,10 @@ class Pooled(Gaussian):
 @pytest.mark.parametrize("faulty", [Scored, Rooted, Shifted, Normalised, Wide, Standardised, Unsettled, Pooled])
 def test_a_fault_is_found(faulty):
     subject, failed = LikelihoodSubject(faulty()), []
-    for check in LIKELIHOODS.checks:
-        if check.of(subject):
+    for run, _, applies in LIKELIHOODS.checks:
+        if applies(subject):
             try:
-                check.run(subject)
+                run(subject)
             except AssertionError as error:
-                failed.append(f"{check.run.__name__}: {error}")
+                failed.append(f"{run.__name__}: {error}")
     assert failed and torch.is_grad_enabled()

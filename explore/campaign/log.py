@@ -33,7 +33,7 @@ Event = dict[str, Any]
 
 
 class Head(NamedTuple):
-    """The content of campaign.json. In campaigns of older versions, this file is missing, and the id is ""."""
+    """The content of campaign.json."""
 
     id: str
     entries: int  # number of entries in the log
@@ -41,7 +41,7 @@ class Head(NamedTuple):
 
 
 def read_head(folder: Path) -> Head | None:
-    """Read campaign.json; return None if it is missing. Raise InputError if it is damaged or of a newer version."""
+    """Read campaign.json; return None if it is missing. Raise InputError if it is damaged or of another version."""
     path = folder / HEAD
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def read_head(folder: Path) -> Head | None:
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}). {_remedy(folder)}") from error
     if content.get("format") != FORMAT:
-        raise InputError(f"{path} was written by a newer version of explore. Update explore.")
+        raise files.other_version(path)
     return head
 
 
@@ -125,60 +125,55 @@ class Log:
             content = self.path.read_bytes() if self.path.exists() else b""
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}") from error
-        self._saved = self._saved or read_head(self._folder)  # another process may have just created it
-        events, sums, end = self._entries(content)
-        self._check(sums)
-        if self._saved is None and not content:
+        saved = self._saved = self._saved or read_head(self._folder)  # another process may have just created it
+        if saved is None:
+            if content or (self._folder / SETTINGS).exists():
+                problem = f"{HEAD} is missing, but {self._folder} belongs to a started campaign"
+                raise InputError(f"{problem}. {_remedy(self._folder)}")
             name = secrets.token_hex(16)
             return [], Head(name, 0, name)
-        head = Head(sums[0], len(events), sums[-1])
+        events, sums, end = self._entries(content, saved.id)
+        self._check(sums, saved)
+        head = Head(saved.id, len(events), sums[-1])
         if end < len(content):
-            cut = "" if self._saved else ", or the file was cut short"  # without campaign.json, its length is not known
-            place = f"at the end of {self.path} (the last run was interrupted{cut})"
+            place = f"at the end of {self.path} (the last run was interrupted)"
             self.notes.append(f"Discarded an incomplete entry {place}.")
         if not self._dry and end != len(content):
             os.truncate(self.path, min(end, len(content)))
             files.append(self.path, b"\n" * (end - len(content)))  # only the last line break may be missing
-        if not self._dry and head != self._saved:
-            if self._saved is None:
-                added = f"Added {HEAD} to {self._folder}, which an older version wrote"
-                self.notes.append(f"{added}. It detects later edits of the log.")
+        if not self._dry and head != saved:
             try:
                 self._saved = write_head(self._folder, head)
             except OSError as error:
                 raise Failure(f"cannot write {self._folder / HEAD}: {error.strerror}") from error
         return events, head
 
-    def _entries(self, content: bytes) -> tuple[list[Event], list[str], int]:
-        """Return (events, [campaign id, sum of each event], size in bytes) of all complete batches in `content`."""
+    def _entries(self, content: bytes, name: str) -> tuple[list[Event], list[str], int]:
+        """Return (events, [campaign id `name`, sum of each event], bytes) of all complete batches in `content`."""
         *lines, tail = content.split(b"\n")
         events: list[Event] = []
-        sums = [self._saved.id if self._saved else ""]
+        sums = [name]
         for n, line in enumerate([*lines, tail] if tail else lines, 1):
             event = _event(line, sums[-1])
             if event is None:  # an incomplete last line, unless only its last byte is wrong
                 if n > len(lines) and _event(tail[:-1], sums[-1]) is None:
                     break
-                first = ", or it belongs to another campaign" if self._saved else f", or {HEAD} is missing"
-                reason = f"it was damaged or edited, or lines are missing{first if n == 1 else ''}"
+                first = ", or it belongs to another campaign" if n == 1 else ""
+                reason = f"it was damaged or edited, or lines are missing{first}"
                 raise InputError(f"{self.path} is inconsistent at line {n}: {reason}. {_remedy(self._folder)}")
             sums.append(event.pop("sum"))
             events.append(event)
         complete = max((n for n, event in enumerate(events, 1) if event["left"] == 0), default=0)
         return events[:complete], sums[: complete + 1], sum(len(line) + 1 for line in [*lines, tail][:complete])
 
-    def _check(self, sums: list[str]) -> None:
+    def _check(self, sums: list[str], head: Head) -> None:
         """Raise InputError if the log is missing, cut short, or of a different campaign; `sums` is from `_entries`."""
-        folder, head, entries = self._folder, self._saved, len(sums) - 1
-        if head is None:
-            if not entries and (folder / SETTINGS).exists():
-                problem = f"{self.path} is missing or empty, but {folder} belongs to a started campaign"
-                raise InputError(f"{problem}. {_remedy(folder)}")
-        elif entries < head.entries:
+        folder, entries = self._folder, len(sums) - 1
+        if entries < head.entries:
             missing = f"{'its end is' if entries else 'all are'} missing"
             written = f"{entries} of the {head.entries} entries that were written"
             raise InputError(f"{self.path} has {written}: {missing}. {_remedy(folder)}")
-        elif sums[head.entries] != head.sum:
+        if sums[head.entries] != head.sum:
             raise InputError(f"{self.path} and {HEAD} belong to different campaigns. {_remedy(folder)}")
 
 

@@ -1,5 +1,8 @@
 """The equations of motion against Box2D, and what each environment rewards and ends."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,13 +13,15 @@ from explore.envs.deep_sea import DeepSea
 from explore.envs.double_pendulum import DoublePendulum
 from explore.envs.key_door import KeyDoor
 from explore.envs.mountain_car import TRACK, MountainCar, load_box2d
-from explore.envs.simulation import box, simulate
+from explore.envs.simulation import RigidBodies, box, simulate
 
 BOTH = pytest.mark.parametrize("cls", [CartPoleSwingup, DoublePendulum])
 
 
-class InBox2D:
+class InBox2D(RigidBodies):
     """rllab's worlds in Box2D, a world for each copy, instead of the equations."""
+
+    build: Callable[[Any], Any]
 
     def start_worlds(self):
         self.worlds = [self.build(load_box2d()) for _ in range(self.n)]

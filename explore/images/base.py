@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -125,6 +125,7 @@ class ImageFiles:
         one = decoded(files[0], sides, grey).shape if shape is None else shape
         self.shape: tuple[int, ...] = (len(files), *one)
         self.nbytes = math.prod(self.shape)  # size of all images when decoded
+        self._coming: dict[int, Future[np.ndarray]] = {}
 
     def __len__(self) -> int:
         return len(self.files)
@@ -143,12 +144,20 @@ class ImageFiles:
                 raise InputError(f"{file} has {sizes}; pass --size to scale all images to one size, such as 32")
         return conversions
 
+    def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
+        """Start decoding the images at indices `points`, which are needed next; cancel the decoding of all others."""
+        wanted = self._numbers(points).flatten().tolist()
+        for i in self._coming.keys() - {*wanted}:
+            self._coming.pop(i).cancel()
+        self._start(wanted)
+
     def __getitem__(self, points: slice | Int[np.ndarray, "..."]) -> UInt8[np.ndarray, "... C H W"]:
         """Return the decoded images for a slice, or for an index array of any shape."""
         numbers = self._numbers(points)
-        different, order = np.unique(numbers, return_inverse=True)
-        images = self._threads.map(lambda i: decoded(self.files[i], self._sides, self._grey), different)
-        return np.array([*images], np.uint8).reshape(-1, *self.shape[1:])[order.reshape(numbers.shape)]
+        order = numbers.flatten().tolist()
+        self._start(order)
+        images = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
+        return np.array([images[i] for i in order], np.uint8).reshape(*numbers.shape, *self.shape[1:])
 
     def loaded(self) -> UInt8[np.ndarray, "N C H W"]:
         """Decode all images into one array."""
@@ -160,7 +169,13 @@ class ImageFiles:
     def chunks(self, points: Sequence[int]) -> Iterator[UInt8[np.ndarray, "n C H W"]]:
         """Yield the images at indices `points` in chunks of up to 256."""
         for i in range(0, len(points), CHUNK):
+            self.ahead(np.array(points[i : i + 2 * CHUNK]))
             yield self[np.array(points[i : i + CHUNK])]
+
+    def _start(self, points: Iterable[int]) -> None:
+        for i in points:
+            if i not in self._coming:
+                self._coming[i] = self._threads.submit(decoded, self.files[i], self._sides, self._grey)
 
     def _numbers(self, points: slice | Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
         return np.arange(len(self))[points] if isinstance(points, slice) else points

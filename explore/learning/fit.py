@@ -180,11 +180,20 @@ class ImageFeed:
         """Return a batch [R, b, C, H, W] for a key `[:, part]`, or a shuffled feed for a key `[rows, order]`."""
         _, points = key
         if isinstance(points, slice):
+            self.ahead(torch.arange(self.shape[1]), points, points.indices(self.shape[1])[1])
             return self.standardised(self.at(points).unsqueeze(0)).expand(len(self), -1, -1, -1, -1)
         return _Shuffled(self, points)
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def ahead(self, order: Int[Tensor, "... n"], part: slice, then: int) -> None:
+        """Start decoding the images at `part` of `order`, and the same number from position `then`."""
+        if not isinstance(self._images, ImageFiles):
+            return
+        start, stop, _ = part.indices(order.shape[-1])
+        soon = torch.cat([order[..., start:stop], order[..., then : then + stop - start]], -1)
+        self._images.ahead(soon.cpu().numpy())
 
     def at(self, points: slice | Int[Tensor, "..."]) -> UInt8[Tensor, "... C H W"]:
         """Return the images at indices `points` as they are stored."""
@@ -207,7 +216,10 @@ class _Shuffled:
         self._places = feed.rng.uniform(*order.shape, count) if count else None
 
     def __getitem__(self, key: Any) -> Float[Tensor, "R b C H W"]:
+        world, (start, stop, _) = parallel.world(), key[1].indices(self._order.shape[1])
         feed, points = self._feed, self._order[key]
+        # The other processes' parts of the batch come in between.
+        feed.ahead(self._order, slice(start, stop), start + (stop - start) * world.parts // world.held)
         if self._places is None:
             return feed.standardised(feed.at(points))
         images, places = feed.at(points.flatten()), self._places[key].flatten(0, 1)

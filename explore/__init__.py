@@ -10,38 +10,32 @@ from typing import TYPE_CHECKING, Any
 from explore.core import short
 
 if TYPE_CHECKING:
-    from explore.core.errors import Failure as Failure
-    from explore.core.errors import InputError as InputError
+    from explore.core.errors import Failure as Failure, InputError as InputError
     from explore.core.rng import Rng as Rng
-    from explore.data import load as load
-    from explore.data import load_table as load_table
+    from explore.data import load as load, load_table as load_table
     from explore.learning import optim as optim
-    from explore.learning.around import laplace as laplace
-    from explore.learning.around import refined as refined
-    from explore.learning.estimators import BayesianClassifier as BayesianClassifier
-    from explore.learning.estimators import BayesianRegressor as BayesianRegressor
+    from explore.learning.around import laplace as laplace, refined as refined
+    from explore.learning.estimators import (
+        BayesianClassifier as BayesianClassifier,
+        BayesianRegressor as BayesianRegressor,
+    )
     from explore.learning.items import features as features
-    from explore.learning.learner import ActiveLearner as ActiveLearner
-    from explore.learning.learner import active_loop as active_loop
+    from explore.learning.learner import ActiveLearner as ActiveLearner, active_loop as active_loop
     from explore.learning.loaded import load_run as load_run
     from explore.learning.model import FittedModel as FittedModel
-    from explore.learning.training import evaluate as evaluate
-    from explore.learning.training import fit as fit
-    from explore.learning.training import predict as predict
-    from explore.nets.likelihoods import Bernoulli as Bernoulli
-    from explore.nets.likelihoods import Categorical as Categorical
-    from explore.nets.likelihoods import Gaussian as Gaussian
-    from explore.nets.likelihoods import Heteroscedastic as Heteroscedastic
-    from explore.nets.likelihoods import NegativeBinomial as NegativeBinomial
-    from explore.nets.likelihoods import Ordinal as Ordinal
-    from explore.nets.likelihoods import Poisson as Poisson
-    from explore.nets.likelihoods import StudentT as StudentT
-    from explore.nets.net import Net as Net
-    from explore.nets.net import mlp as mlp
-    from explore.nets.zoo import alexnet as alexnet
-    from explore.nets.zoo import lenet5 as lenet5
-    from explore.nets.zoo import resnet18 as resnet18
-    from explore.nets.zoo import vgg16 as vgg16
+    from explore.learning.training import evaluate as evaluate, fit as fit, predict as predict
+    from explore.nets.likelihoods import (
+        Bernoulli as Bernoulli,
+        Categorical as Categorical,
+        Gaussian as Gaussian,
+        Heteroscedastic as Heteroscedastic,
+        NegativeBinomial as NegativeBinomial,
+        Ordinal as Ordinal,
+        Poisson as Poisson,
+        StudentT as StudentT,
+    )
+    from explore.nets.net import Net as Net, mlp as mlp
+    from explore.nets.zoo import alexnet as alexnet, lenet5 as lenet5, resnet18 as resnet18, vgg16 as vgg16
     from explore.registry import posterior as posterior
 
 _CHECKOUT = Path(__file__).parents[1]

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from explore.core.shapes import flatten as flat
-from explore.core.shapes import unflatten as unflat
+from explore.core.shapes import flatten as flat, unflatten as unflat
 from explore.inference.structures import base
 from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.structures.dense import DenseFactor

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from scipy import special
-from scipy import stats as scipy_stats
+from scipy import special, stats as scipy_stats
 
 from explore.nets.likelihoods import Parameterless
 

@@ -12,8 +12,7 @@ from explore import registry
 from explore.cli import problem
 from explore.core.errors import InputError
 from explore.execution import parallel
-from explore.images import Images, load, read_inputs
-from explore.images import read as read_images
+from explore.images import Images, load, read as read_images, read_inputs
 from explore.images.base import ImageFiles
 from explore.inference.base import Predictive
 from explore.learning import build, classification

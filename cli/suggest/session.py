@@ -19,8 +19,7 @@ from explore.core import files
 from explore.core.errors import Failure, InputError, counted
 from explore.data.reading import Cells
 from explore.learning import saved, trust
-from explore.runs.recorded import CONFIG as FORMAT
-from explore.runs.recorded import read, written
+from explore.runs.recorded import CONFIG as FORMAT, read, written
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # options that may be "module:Class"; the module is then trusted

@@ -24,8 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from experiments.driver import Integers, experiment, fit, merge, names, write
-from experiments.gp_random_features import kernel as kernels
-from experiments.gp_random_features import mean_field, sparse
+from experiments.gp_random_features import kernel as kernels, mean_field, sparse
 from experiments.gp_random_features.functions import FUNCTIONS
 from experiments.tables import markdown, mean_sd, sections
 from explore.core.errors import InputError

@@ -24,8 +24,7 @@ import pandas as pd
 
 from experiments.driver import Key, experiment, fit, names, run_missing, write
 from experiments.large_tables.run import boosted
-from experiments.sampling import data
-from experiments.sampling import run as sampling
+from experiments.sampling import data, run as sampling
 from experiments.tables import corrected, markdown, mean_se, paired, sections
 from explore import registry
 from explore.core.rng import Rng

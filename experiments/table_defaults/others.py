@@ -16,8 +16,7 @@ from typing import Any
 import click
 
 from experiments.driver import experiment, names
-from experiments.table_defaults.run import CHOSEN as FIRST
-from experiments.table_defaults.run import DEFAULT, NOISE, REPORTED, SMALL, TAGS, TUNED
+from experiments.table_defaults.run import CHOSEN as FIRST, DEFAULT, NOISE, REPORTED, SMALL, TAGS, TUNED
 from experiments.table_defaults.study import Candidate, Study
 from explore.data import load
 

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from explore.core.rng import Rng
-from explore.core.shapes import State
-from explore.core.shapes import flatten as flat
-from explore.core.shapes import unflatten as unflat
+from explore.core.shapes import State, flatten as flat, unflatten as unflat
 from explore.inference.gaussian import GaussianPosterior
 
 normal = torch.distributions.MultivariateNormal

@@ -19,8 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward
-from gymnasium.wrappers import vector as vectorised
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, vector as vectorised
 from jaxtyping import Bool, Float
 
 from explore.core.errors import InputError

@@ -22,8 +22,7 @@ from explore.cli import estimate
 from explore.cli.compare import experiment, report
 from explore.data import load_table, uci_splits
 from explore.inference import predict, presets
-from explore.learning import compare as comparison
-from explore.learning import fit, toys
+from explore.learning import compare as comparison, fit, toys
 from explore.posteriors.vogn import VOGN
 from explore.runs import record
 from tests.oracles import mean_and_se

@@ -16,9 +16,7 @@ import torch
 from click.testing import CliRunner
 from stable_baselines3.common.save_util import load_from_zip_file
 
-from explore.cli import active as active_command
-from explore.cli import compare as compare_command
-from explore.cli import rl as rl_command
+from explore.cli import active as active_command, compare as compare_command, rl as rl_command
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.compare.settings import resolve as resolve_compare
 from explore.cli.main import main

@@ -9,8 +9,7 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from experiments.gp_random_features import functions, mean_field, run, sparse
-from experiments.gp_random_features import kernel as kernels
+from experiments.gp_random_features import functions, kernel as kernels, mean_field, run, sparse
 from experiments.gp_random_features.functions import FUNCTIONS
 from explore import registry
 from explore.core.rng import Rng

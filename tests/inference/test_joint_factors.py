@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from explore.core.shapes import Taps
-from explore.inference.structures import base as structures
-from explore.inference.structures import dense as dense_structure
-from explore.inference.structures import low_rank
+from explore.inference.structures import base as structures, dense as dense_structure, low_rank
 from explore.inference.structures.dense import DenseFactor
 from explore.inference.structures.low_rank import LowRankFactor
 from tests import oracles

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from explore.nets.likelihoods.bernoulli import Bernoulli as Bernoulli
     from explore.nets.likelihoods.categorical import Categorical as Categorical
-    from explore.nets.likelihoods.gaussian import Gamma as Gamma
-    from explore.nets.likelihoods.gaussian import Gaussian as Gaussian
+    from explore.nets.likelihoods.gaussian import Gamma as Gamma, Gaussian as Gaussian
     from explore.nets.likelihoods.heteroscedastic import Heteroscedastic as Heteroscedastic
     from explore.nets.likelihoods.negative_binomial import NegativeBinomial as NegativeBinomial
     from explore.nets.likelihoods.ordinal import Ordinal as Ordinal
@@ -15,9 +14,11 @@ if TYPE_CHECKING:
     from explore.nets.likelihoods.partial_heteroscedastic import PartialHeteroscedastic as PartialHeteroscedastic
     from explore.nets.likelihoods.poisson import Poisson as Poisson
     from explore.nets.likelihoods.student_t import StudentT as StudentT
-    from explore.nets.protocols import Likelihood as Likelihood
-    from explore.nets.protocols import Parameterless as Parameterless
-    from explore.nets.protocols import check_logits as check_logits
+    from explore.nets.protocols import (
+        Likelihood as Likelihood,
+        Parameterless as Parameterless,
+        check_logits as check_logits,
+    )
 
 _HOME = dict.fromkeys(("Likelihood", "Parameterless", "check_logits"), "protocols") | {
     "Bernoulli": "likelihoods.bernoulli", "Categorical": "likelihoods.categorical", "Gamma": "likelihoods.gaussian",

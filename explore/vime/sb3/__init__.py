@@ -10,14 +10,12 @@
 """
 
 from explore.vime.sb3.batched_ppo import BatchedPPO as BatchedPPO
-from explore.vime.sb3.callbacks import Episodes as Episodes
-from explore.vime.sb3.callbacks import VIMECallback as VIMECallback
-from explore.vime.sb3.callbacks import VIMELog as VIMELog
+from explore.vime.sb3.callbacks import Episodes as Episodes, VIMECallback as VIMECallback, VIMELog as VIMELog
 from explore.vime.sb3.maxinfo import MaxInfoSAC as MaxInfoSAC
-from explore.vime.sb3.replay_buffer import VIMEDictReplayBuffer as VIMEDictReplayBuffer
-from explore.vime.sb3.replay_buffer import VIMEHerReplayBuffer as VIMEHerReplayBuffer
-from explore.vime.sb3.replay_buffer import VIMENStepReplayBuffer as VIMENStepReplayBuffer
-from explore.vime.sb3.replay_buffer import VIMEReplayBuffer as VIMEReplayBuffer
-from explore.vime.sb3.wrappers import BatchedVecEnv as BatchedVecEnv
-from explore.vime.sb3.wrappers import VIMEVecEnv as VIMEVecEnv
-from explore.vime.sb3.wrappers import monitored as monitored
+from explore.vime.sb3.replay_buffer import (
+    VIMEDictReplayBuffer as VIMEDictReplayBuffer,
+    VIMEHerReplayBuffer as VIMEHerReplayBuffer,
+    VIMENStepReplayBuffer as VIMENStepReplayBuffer,
+    VIMEReplayBuffer as VIMEReplayBuffer,
+)
+from explore.vime.sb3.wrappers import BatchedVecEnv as BatchedVecEnv, VIMEVecEnv as VIMEVecEnv, monitored as monitored

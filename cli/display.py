@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich import table
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from explore.core.errors import printable
@@ -79,13 +79,13 @@ class Table(table.Table):
 
 
 @contextlib.contextmanager
-def progress(silent: bool, description: str, total: int | None = None, done: int = 0) -> Iterator[Callable[..., None]]:
-    """Show a progress bar if standard error is a terminal, unless `silent`. Yield a function that updates the bar."""
+def progress(silent: bool, unit: str, total: int | None = None, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Show "DONE of TOTAL UNIT" with a bar on a terminal, unless `silent`. Yield a function that updates the bar."""
     console = Console(stderr=True)
-    text, share = TextColumn("{task.description}", markup=False), TextColumn("{task.percentage:>3.0f}%")
-    columns = text, BarColumn(), share, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+    count, text = MofNCompleteColumn(" of "), TextColumn("{task.description}", markup=False)
+    columns = count, text, BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     with Progress(*columns, console=console, disable=silent or not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(description, total=total, completed=done)
+        task = bar.add_task(unit, total=total, completed=done)
         yield lambda **values: bar.update(task, **values)
 
 

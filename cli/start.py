@@ -28,7 +28,7 @@ import torch
 from explore.cli import display, ranks, script
 from explore.core import machine
 from explore.core.context import execute
-from explore.core.errors import InputError, printable, shown
+from explore.core.errors import InputError, shown
 from explore.execution import parallel
 from explore.learning import saved, trust
 from explore.runs.provenance import differences, history, session
@@ -49,16 +49,15 @@ class Experiment(Protocol):
     parts: tuple[str, ...]  # parts of the run folder's name, after the command
     plan: str  # a sentence that describes the run, printed at the start
     notes: Sequence[str]  # about the data; may be empty
+    unit: str  # of `total` and `done`, in the plural
     total: int  # length of the progress bar
     done: float  # position of the progress bar
 
-    @property
-    def activity(self) -> str: ...  # text in front of the progress bar
     def warnings(self) -> Iterator[str]: ...  # to print at the start
     # Do the remaining work. Pass each event to `emit`, which writes it into the run folder.
     def events(self, folder: Path, emit: Callable[[Any], None]) -> None: ...
-    def progress(self, saved: Any) -> str: ...  # describe the progress recorded in a `state_dict`
-    def state_dict(self) -> dict[str, Any]: ...  # tensors and plain values that a checkpoint saves, in order to resume
+    # Tensors and plain values that a checkpoint saves, in order to resume. `done` counts the units finished by then.
+    def state_dict(self) -> dict[str, Any]: ...
 
 
 class Report(NamedTuple):
@@ -98,7 +97,7 @@ def run(command: str, options: Mapping[str, Any]) -> None:
             for change in differences(old.config["sessions"][-1], metadata):
                 display.echo(f"Warning: {change}", err=True)
             old.resumed(metadata)
-    plan = f"{old.folder}: {experiment.progress(old.state)} are done." if old else experiment.plan
+    plan = f"{old.folder}: {_progress(experiment, experiment.done)} are done." if old else experiment.plan
     warnings = list(experiment.warnings())
     for note in () if options["quiet"] else filter(None, (*experiment.notes, plan)):
         display.echo(note, err=True)
@@ -107,7 +106,7 @@ def run(command: str, options: Mapping[str, Any]) -> None:
     content = written(experiment.settings), experiment.state_dict(), metadata
     record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
     ranks.remember(record.folder)
-    with _closing(command, record, experiment.progress):
+    with _closing(command, record, experiment):
         _work(experiment, record, report.write, options["quiet"] or options["as_json"])
         result: Report = report.report(experiment, record.folder)
     ranks.forget()
@@ -117,13 +116,13 @@ def run(command: str, options: Mapping[str, Any]) -> None:
 
 def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, Any], Any], silent: bool) -> None:
     """Do the work with a progress bar, and write every event."""
-    with display.progress(silent, printable(experiment.activity), experiment.total, int(experiment.done)) as update:
+    with display.progress(silent, experiment.unit, experiment.total, int(experiment.done)) as update:
 
         def emit(event: Any) -> None:
             step = write(run, experiment, event)
             if step is not None:
                 run.checkpoint(experiment.state_dict(), step)
-            update(description=printable(experiment.activity), completed=experiment.done)
+            update(completed=experiment.done)
 
         experiment.events(run.folder, emit)
 
@@ -148,9 +147,9 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
 
 
 @contextmanager
-def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator[None]:
+def _closing(command: str, run: Run, experiment: Experiment) -> Iterator[None]:
     """Close the run at the end. If the run is interrupted or cannot be written, print how to resume, and exit."""
-    hook = threading.excepthook
+    hook, begin = threading.excepthook, experiment.done
     # TensorBoard's threads print write errors; the next write of the run raises the same error in this thread.
     threading.excepthook = lambda failed: None if issubclass(failed.exc_type, OSError) else hook(failed)
     try:
@@ -164,11 +163,16 @@ def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator
             code, reason = 1, f"Error: {error}. Stopped"
         else:
             code, reason = 1, f"Error: cannot write to the run folder {run.folder}: {error.strerror or error}. Stopped"
-        display.echo(f"{reason} after {progress(run.last())}.", err=True)
+        done = run.last().get("done", begin)  # checkpoints of older versions have none
+        display.echo(f"{reason} after {_progress(experiment, done)}.", err=True)
         display.echo(f"Continue: {ranks.again(command, run.folder, run.config['settings'])}", err=True)
         raise click.exceptions.Exit(code) from error
     finally:
         threading.excepthook = hook
+
+
+def _progress(experiment: Experiment, done: float) -> str:
+    return f"{int(done)} of {experiment.total} {experiment.unit}"
 
 
 def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, dict[str, Any]]:

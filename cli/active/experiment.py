@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class Experiment:
         scaled = problem.compressed(self.dataset.x) if s.standardise != "none" else ""
         rounded = problem.rounded(s.likelihood_settings)
         self.notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, scaled, rounded]
-        self.total, self.done = s.rounds, float(self.rounds)
+        self.unit, self.total, self.done = "rounds", s.rounds, float(self.rounds)
 
     def _posterior(self, labels: int) -> Predictive:
         """Build the posterior with the settings that apply to this number of labels."""
@@ -81,10 +81,6 @@ class Experiment:
     def rounds(self) -> int:
         """Number of finished rounds."""
         return len(self.history["labels"]) if self.history else 0
-
-    @property
-    def activity(self) -> str:
-        return f"round {min(self.rounds + 1, self.settings.rounds)}/{self.settings.rounds}"
 
     def warnings(self) -> Iterator[str]:
         for rule in self.learner.acquisitions if self.settings.rounds > 1 else ():
@@ -120,9 +116,6 @@ class Experiment:
         names = Names(self.dataset.features, self.settings.target, self.dataset.classes)
         return Saved(names, replicas, models, self._schema)
 
-    def progress(self, saved: Mapping[str, Any]) -> str:
-        return f"{len(saved['history']['labels']) if saved['history'] else 0} of {self.settings.rounds} rounds"
-
     def state_dict(self) -> dict[str, Any]:
         learner = {name: value.cpu() for name, value in self.learner.state_dict().items()}
-        return {"learner": learner, "history": dict(self.history), "seconds": self.seconds}
+        return {"learner": learner, "history": dict(self.history), "seconds": self.seconds, "done": self.rounds}

@@ -1,6 +1,6 @@
 """The experiment of `explore classify`: a fit to images and its results."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +77,7 @@ class Experiment:
         model = f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights)"
         self.plan = f"{model}: {used}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
         self.notes = [*self._notes(images.note, converted), remainder]
-        self.total = self.posterior.epochs
+        self.unit, self.total = "epochs", self.posterior.epochs
 
     def _split(self, images: Images) -> None:
         """Choose the training images and the test images (with --validate, from the training set)."""
@@ -149,10 +149,6 @@ class Experiment:
         """Number of finished epochs."""
         return len(self._seconds)
 
-    @property
-    def activity(self) -> str:
-        return self.settings.posterior
-
     def warnings(self) -> Iterator[str]:
         if self._missing:
             yield f"skipped the out-of-distribution test on {self.settings.ood}: {self._missing}"
@@ -190,13 +186,10 @@ class Experiment:
         tested, ood = tree.map_tensors(Tensor.cpu, (last.tested, ood))
         return Finished(last.scalars, tested, ood, alive, *seconds, share)
 
-    def progress(self, saved: Mapping[str, Any]) -> str:
-        return f"{len(saved['seconds'])} of {self.total} epochs"
-
     def state_dict(self) -> dict[str, Any]:
         finished = self.finished and start.as_dict(self.finished)
         done = self.total if self.finished else (self._saved or {"epoch": 0})["epoch"]
-        return {"finished": finished, "saved": self._saved, "seconds": self._seconds[:done]}
+        return {"finished": finished, "saved": self._saved, "seconds": self._seconds[:done], "done": done}
 
 
 def _first(order: Tensor, option: str, wanted: int | None) -> Tensor:

@@ -78,7 +78,7 @@ class Experiment:
         if settings.baselines:
             notes.append("The log-likelihood of boosting is that of a Gaussian around the predicted mean.")
         self.notes = list(dict.fromkeys(notes))
-        self.total = sum(p.epochs for p in self.posteriors.values())
+        self.unit, self.total = "epochs", sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)
 
     def _grouped(self) -> Iterator[list[str]]:
@@ -110,11 +110,6 @@ class Experiment:
     def current(self) -> list[str]:
         """Names of the posteriors in the first unfinished group, or [] if all groups are finished."""
         return next((group for group in self.groups if group[0] not in self.finished), [])
-
-    @property
-    def activity(self) -> str:
-        names = self.current
-        return f"{self.settings.posteriors[names[0]].name}, {len(names)} candidates" if names[1:] else "".join(names)
 
     def ends_group(self, name: str) -> bool:
         """Return whether the posterior `name` is the last one in its group."""
@@ -171,10 +166,6 @@ class Experiment:
         alive = torch.ones(s.splits, dtype=torch.bool)
         return Finished(every | scores, alive, machine.seconds(self.rng.device) - begin)
 
-    def progress(self, saved: Mapping[str, Any]) -> str:
-        done, epochs = saved["finished"], self._epochs(saved["finished"], saved["saved"])
-        return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
-
     def _epochs(self, finished: Collection[str], saved: Mapping[str, Any] | None) -> int:
         """Return the number of finished epochs of all posteriors. `saved` is the current fit's checkpoint, if any."""
         current = next((len(group) for group in self.groups if group[0] not in finished), 0)
@@ -208,4 +199,5 @@ class Experiment:
 
     def state_dict(self) -> dict[str, Any]:
         finished = {name: start.as_dict(results) for name, results in self.finished.items()}
-        return {"finished": finished, "saved": self._saved, "seconds": self._seconds}
+        done = self._epochs(self.finished, self._saved)
+        return {"finished": finished, "saved": self._saved, "seconds": self._seconds, "done": done}

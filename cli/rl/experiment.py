@@ -19,7 +19,7 @@ from explore.core.context import execute, execution
 from explore.runs.record import Run
 
 Key = tuple[str, int]  # a condition's name and a seed
-TOGETHER, SHOWN = 64, 4  # most policies in a batch, and most seeds that the progress bar names
+TOGETHER = 64  # most policies in a batch
 
 
 class Experiment:
@@ -47,13 +47,8 @@ class Experiment:
         together = f", {len(self._groups[0])} seeds together" if self._groups and len(self._groups[0]) > 1 else ""
         where = place(device, settings.jobs)
         self.plan = f"{settings.algo} on {settings.env} with {bonus} on {where}{together}"
-        self.total = len(self.positions) * settings.timesteps
+        self.unit, self.total = "steps", len(self.positions) * settings.timesteps
         self.done = self._steps()
-
-    @property
-    def activity(self) -> str:
-        now = self._current(self.positions)
-        return ", ".join(map(self._named, now)) if len(now) <= SHOWN else f"{len(now)} seeds together"
 
     def warnings(self) -> Iterator[str]:
         reasons = dict.fromkeys(s.unpaid for s in self._each.values()) if self._unfinished else {}
@@ -117,33 +112,18 @@ class Experiment:
                 get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
                 raise
 
-    def progress(self, saved: Mapping[str, Any]) -> str:
-        s, positions = self.settings, self._positions(saved)
-        now = self._current(positions)
-        current = [f"{positions[key].timesteps} of {s.timesteps} steps of {self._named(key)}" for key in now]
-        return ", ".join(current) or "all seeds"
-
     def state_dict(self) -> dict[str, Any]:
-        return {"positions": [(*key, asdict(position)) for key, position in self.positions.items()]}
+        positions = [(*key, asdict(position)) for key, position in self.positions.items()]
+        return {"positions": positions, "done": self._steps()}
 
     def _steps(self) -> int:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
-
-    def _named(self, key: Key) -> str:
-        name, seed = key
-        return f"seed {seed} with {name}" if self.settings.conditions else f"seed {seed}"
 
     def _positions(self, saved: Mapping[str, Any]) -> dict[Key, Position]:
         every = saved["positions"]
         if isinstance(every, dict):  # of an older version: by seed
             every = [(next(iter(self._each)), *item) for item in every.items()]
         return {(name, int(seed)): Position(**position) for name, seed, position in every}
-
-    def _current(self, positions: Mapping[Key, Position]) -> list[Key]:
-        """Return the unfinished seeds that are in training or come next, at most one group per job."""
-        unfinished = {key for key, position in positions.items() if position.timesteps < self.settings.timesteps}
-        groups = [[key for key in group if key in unfinished] for group in self._groups]
-        return [key for group in list(filter(None, groups))[: self.settings.jobs] for key in group]
 
 
 def _train(starts: list[Any], threads: int, record: bool | None, pieces: Any, written: Any) -> None:

@@ -138,7 +138,7 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, opt
         notes.append(f"Only {counted(k, 'candidate')} left.")
     if k < 1:
         return Choice(notes=notes)
-    with display.progress(options["quiet"] or options["as_json"], "fitting") as update:
+    with display.progress(options["quiet"] or options["as_json"], "epochs") as update:
         chosen = choice.choose(content, rows, now, k, device, lambda d, t: update(completed=d, total=t))
     campaign.suggest(chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
     return chosen._replace(notes=[*notes, *chosen.notes])

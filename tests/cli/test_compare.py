@@ -576,7 +576,7 @@ def test_killed_and_resumed_equals_uninterrupted(explore, compare, table):
     assert "ensemble" not in (run / "metrics.jsonl").read_text()
     result = explore("compare", "--resume", run, "--json")
     assert result.exit_code == 0, result.stderr
-    assert "1 of 3 posteriors" in result.stderr
+    assert 25 < int(result.stderr.split(f"{run}: ")[1].split(" of 75 epochs are done.")[0]) < 50
     same_numbers(run, Path("runs/compare-whole"))
 
 
@@ -616,7 +616,7 @@ def test_a_finished_run_shows_its_result_again(compare, explore, monkeypatch):
     files = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
     again = explore("compare", "--resume", RUN)
     assert again.exit_code == 0
-    assert "2 of 2 posteriors, 6 of 6 epochs are done" in again.stderr
+    assert "6 of 6 epochs are done" in again.stderr
     assert again.stdout == first.stdout
     assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()} == files
 

@@ -35,6 +35,7 @@ from explore.runs.provenance import differences, history, session
 from explore.runs.record import FolderExists, Run, plain
 from explore.runs.recorded import read, written
 
+WARNING = "Warning: "
 FILES = ("settings", "experiment", "report")
 Settings = TypeVar("Settings")
 GRAPHS = {"auto": None, "on": True, "off": False}
@@ -48,12 +49,11 @@ class Experiment(Protocol):
     settings: Any
     parts: tuple[str, ...]  # parts of the run folder's name, after the command
     plan: str  # a sentence that describes the run, printed at the start
-    notes: Sequence[str]  # about the data; may be empty
+    notes: Sequence[str]  # printed at the start; with --quiet, only those that begin with WARNING
     unit: str  # of `total` and `done`, in the plural
     total: int  # length of the progress bar
     done: float  # position of the progress bar
 
-    def warnings(self) -> Iterator[str]: ...  # to print at the start
     # Do the remaining work. Pass each event to `emit`, which writes it into the run folder.
     def events(self, folder: Path, emit: Callable[[Any], None]) -> None: ...
     # Tensors and plain values that a checkpoint saves, in order to resume. `done` counts the units finished by then.
@@ -98,11 +98,10 @@ def run(command: str, options: Mapping[str, Any]) -> None:
                 display.echo(f"Warning: {change}", err=True)
             old.resumed(metadata)
     plan = f"{old.folder}: {_progress(experiment, experiment.done)} are done." if old else experiment.plan
-    warnings = list(experiment.warnings())
-    for note in () if options["quiet"] else filter(None, (*experiment.notes, plan)):
-        display.echo(note, err=True)
-    for warning in warnings:
-        display.echo(f"Warning: {warning}", err=True)
+    notes = [line for note in experiment.notes for line in note.splitlines()]
+    for note in (*notes, plan):
+        if note.startswith(WARNING) or not options["quiet"]:
+            display.echo(note, err=True)
     content = written(experiment.settings), experiment.state_dict(), metadata
     record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
     ranks.remember(record.folder)
@@ -110,7 +109,6 @@ def run(command: str, options: Mapping[str, Any]) -> None:
         _work(experiment, record, report.write, options["quiet"] or options["as_json"])
         result: Report = report.report(experiment, record.folder)
     ranks.forget()
-    notes = {"notes": [line for note in experiment.notes for line in note.splitlines()], "warnings": warnings}
     _print(result, record, notes, options["as_json"], options["quiet"])
 
 
@@ -127,14 +125,15 @@ def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, An
         experiment.events(run.folder, emit)
 
 
-def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool, quiet: bool) -> None:
+def _print(report: Report, run: Run, notes: list[str], as_json: bool, quiet: bool) -> None:
     for failure in report.failures:
         display.echo(f"Warning: {failure}", err=True)
     if as_json:
         if report.verdict and not quiet:
             display.echo(report.verdict, err=True)
-        warnings = [*notes["warnings"], *report.failures, *history(run.config["sessions"])]
-        display.echo(json.dumps(plain(report.summary | {"run": str(run.folder)} | notes | {"warnings": warnings})))
+        warnings = [*report.failures, *history(run.config["sessions"])]
+        more = {"run": str(run.folder), "notes": notes, "warnings": warnings}
+        display.echo(json.dumps(plain(report.summary | more)))
         return
     for title, table in report.tables:
         display.show(title, display.Table.of(table))

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ class Experiment:
         marked = tables.apostrophes("selected.csv", self.dataset.ids)
         scaled = problem.compressed(self.dataset.x) if s.standardise != "none" else ""
         rounded = problem.rounded(s.likelihood_settings)
-        self.notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, scaled, rounded]
+        alike = [redundancy(rule, s.acquire) for rule in self.learner.acquisitions] if s.rounds > 1 else []
+        self.notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, scaled, rounded, *alike]
         self.unit, self.total, self.done = "rounds", s.rounds, float(self.rounds)
 
     def _posterior(self, labels: int) -> Predictive:
@@ -82,18 +83,13 @@ class Experiment:
         """Number of finished rounds."""
         return len(self.history["labels"]) if self.history else 0
 
-    def warnings(self) -> Iterator[str]:
-        for rule in self.learner.acquisitions if self.settings.rounds > 1 else ():
-            if note := redundancy(rule, self.settings.acquire):
-                yield note
-
     def events(self, folder: Path, emit: Callable[[Epoch | Round | None], None]) -> None:
         s, start = self.settings, time.monotonic() - self.seconds
         if self.rounds == s.rounds:
             return
         emit(None)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RedundancyWarning)  # reported by `warnings`
+            warnings.simplefilter("ignore", RedundancyWarning)  # reported as a note
             warnings.simplefilter("ignore", FailedFitWarning)  # reported at the end
             for event in active_loop(self.learner, self.dataset.y, self.test, s.rounds, s.acquire):
                 if isinstance(event, Round):

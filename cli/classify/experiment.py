@@ -57,10 +57,9 @@ class Experiment:
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
         self._split(images)
         remainder = self._remainder()
-        self._ood: np.ndarray | None = None  # out-of-distribution images; if missing, `_missing` says why
-        self._missing = converted = ""
-        if not (old and old.state["finished"]):  # a finished run has their results
-            converted = self._load_ood()
+        self._ood: np.ndarray | None = None  # out-of-distribution images
+        # A finished run has their results.
+        converted = "" if old and old.state["finished"] else self._load_ood()
         self.finished: Finished | None = None  # the results of the fit, once it ends
         self.saved: Saved | None = None  # the fitted posterior
         self._saved: dict[str, Any] | None = None
@@ -114,7 +113,7 @@ class Experiment:
         return f"Each epoch skips {rest} of {count} images, {why}." if rest else ""
 
     def _load_ood(self) -> str:
-        """Load the out-of-distribution images, if any. Return a note on their conversion, or ""."""
+        """Load the out-of-distribution images, if any. Return a note on their conversion or their absence, or ""."""
         try:
             images, converted, settings = self.settings.load_ood(self.shape)
             if images is not None:
@@ -123,8 +122,7 @@ class Experiment:
         except InputError as error:
             if self.settings.ood != PAIRS.get(self.settings.dataset or ""):  # the user asked for these images
                 raise
-            self._missing = str(error)
-            return ""
+            return f"Skipped the out-of-distribution test on {self.settings.ood}: {str(error).rstrip('.')}."
         return converted
 
     def _notes(self, *notes: str) -> Iterator[str]:
@@ -148,10 +146,6 @@ class Experiment:
     def done(self) -> int:
         """Number of finished epochs."""
         return len(self._seconds)
-
-    def warnings(self) -> Iterator[str]:
-        if self._missing:
-            yield f"skipped the out-of-distribution test on {self.settings.ood}: {self._missing}"
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
         if self.finished:

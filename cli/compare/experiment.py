@@ -73,7 +73,7 @@ class Experiment:
         parts, place = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
         names = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
         self.plan = f"{', '.join(names)} on {parts}{counted(settings.splits, 'split')}, on {place}"
-        notes = [self.dataset.note, problem.compressed(self.dataset.x)]
+        notes = [self.dataset.note, problem.compressed(self.dataset.x), *self._constant()]
         notes += [problem.rounded(settings.noise(label)) for label in settings.posteriors]
         if settings.baselines:
             notes.append("The log-likelihood of boosting is that of a Gaussian around the predicted mean.")
@@ -115,13 +115,13 @@ class Experiment:
         """Return whether the posterior `name` is the last one in its group."""
         return any(name == group[-1] for group in self.groups)
 
-    def warnings(self) -> Iterator[str]:
+    def _constant(self) -> Iterator[str]:
         assert self.splits.scales is not None  # always set by `compare.split`
         constant = self.splits.scales.x.scale.isinf().sum(0).flatten().tolist()
         for name, column, k in zip(self.dataset.features, self.dataset.x.T, constant, strict=True):
             if k and np.ptp(column):
                 parts = f"training part of {k} of {self.settings.splits} splits"
-                yield f"{shown(name)} is constant in the {parts} and ignored there"
+                yield f"{shown(name)} is constant in the {parts} and ignored there."
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
         while names := self.current:

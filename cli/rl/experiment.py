@@ -2,7 +2,7 @@
 
 import math
 import multiprocessing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from joblib.externals.loky import get_reusable_executor
 from explore.cli.problem import place
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import Emit, Piece, Position, Training
+from explore.cli.start import WARNING
 from explore.core.context import execute, execution
 from explore.runs.record import Run
 
@@ -36,6 +37,8 @@ class Experiment:
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
         alone = self._next and settings.batched and self._next.alone
         self.notes = [f"Seeds are trained one after another: {alone}."] if alone else []
+        reasons = dict.fromkeys(s.unpaid for s in self._each.values()) if self._unfinished else {}
+        self.notes += [f"{WARNING}the bonus will always be 0: {reason}." for reason in reasons if reason]
         most = 1 if alone or not settings.batched else TOGETHER
         size = min(most, math.ceil(len(self._unfinished) / settings.jobs) or 1)  # of groups that are trained together
         self._groups = [self._unfinished[i : i + size] for i in range(0, len(self._unfinished), size)]
@@ -49,10 +52,6 @@ class Experiment:
         self.plan = f"{settings.algo} on {settings.env} with {bonus} on {where}{together}"
         self.unit, self.total = "steps", len(self.positions) * settings.timesteps
         self.done = self._steps()
-
-    def warnings(self) -> Iterator[str]:
-        reasons = dict.fromkeys(s.unpaid for s in self._each.values()) if self._unfinished else {}
-        yield from (f"the bonus will always be 0: {reason}." for reason in reasons if reason)
 
     def events(self, folder: Path, emit: Emit) -> None:
         def count(event: Piece | int) -> None:

@@ -382,7 +382,7 @@ def test_others_that_cannot_be_had_are_said(explore, monkeypatch):
     monkeypatch.setitem(settings.PAIRS, "digits", "no-such-set")
     result = explore(*TINY, "--train", 50)
     assert result.exit_code == 0, result.output
-    assert "skipped the out-of-distribution test on no-such-set:" in result.stderr and "AUROC" not in result.stdout
+    assert "Skipped the out-of-distribution test on no-such-set:" in result.stderr and "AUROC" not in result.stdout
 
 
 def test_a_set_goes_before_a_folder_of_its_name(monkeypatch, tmp_path):

@@ -240,7 +240,7 @@ def test_a_feature_that_is_constant_in_training_is_told(compare, tmp_path):
     x = np.arange(40.0)
     pd.DataFrame({"x": x, "rare": rare, "same": 0 * x, "y": np.sin(x)}).to_csv(tmp_path / "t.csv", index=False)
     said = compare("--data", tmp_path / "t.csv", "--target", "y", "--posterior", "map").stderr
-    assert "Warning: 'rare' is constant in the training part of 1 of 2 splits and ignored there" in said
+    assert "\n'rare' is constant in the training part of 1 of 2 splits and ignored there" in said
     assert "'same' is constant in the training" not in said and "'x' is constant" not in said
 
 

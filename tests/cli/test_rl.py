@@ -809,7 +809,7 @@ def test_a_model_that_fails_again_ends_the_run(explore):
     ],
 )
 def test_a_bonus_that_will_not_be_paid_is_said_at_the_start_and_at_the_end(train, arguments, why):
-    result = train(*arguments)
+    result = train(*arguments, "--quiet")
     assert f"Warning: the bonus will always be 0: the dynamics model starts training after {why}" in result.stderr
     assert f"bonus        always 0: the dynamics model starts training after {why}" in result.stdout
 

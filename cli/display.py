@@ -9,19 +9,15 @@ from __future__ import annotations
 import codecs
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import click
-from rich import table
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.table import Table
 
 from explore.core.errors import printable
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SPELLED = {"±": "+-", "…": "..."}  # where the encoding lacks them; other characters become escapes
 
@@ -54,28 +50,23 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
 
 def show(*parts: str | Table) -> None:
     """Print strings and tables, one below the other."""
-    Console().print(*map(_plain, parts), sep="\n")
+    printed = (part if isinstance(part, Table) else printable(part) for part in parts)
+    Console(markup=False, emoji=False, highlight=False).print(*printed, sep="\n")
 
 
-class Table(table.Table):
-    """A table that shows cells unchanged, without rich markup."""
-
-    @classmethod
-    def of(cls, cells: pd.DataFrame) -> Table:
-        """Return a table of the strings `cells`. Columns are right-aligned, except for a first column of names."""
-        table = cls(*cells)
-        for column in table.columns if str(cells.iloc[0, 0]).isdigit() else table.columns[1:]:
-            column.justify = "right"
-        for row in cells.itertuples(index=False, name=None):
-            table.add_row(*row)
-        return table
-
-    def add_column(self, header: Any = "", *arguments: Any, **settings: Any) -> None:
+def table(
+    header: Iterable[object], rows: Iterable[Iterable[object]], right: slice = slice(1, None), **settings: Any
+) -> Table:
+    """Return a table. The columns `right` are right-aligned, by default all but the first."""
+    grid = Table(**settings)
+    for name in header:
         # Long names wrap; cut to their start, those of one package would look the same.
-        super().add_column(_plain(header), *arguments, **{"overflow": "fold"} | settings)
-
-    def add_row(self, *cells: Any, **settings: Any) -> None:
-        super().add_row(*map(_plain, cells), **settings)
+        grid.add_column(printable(name), overflow="fold")
+    for column in grid.columns[right]:
+        column.justify = "right"
+    for row in rows:
+        grid.add_row(*map(printable, row))
+    return grid
 
 
 @contextlib.contextmanager
@@ -87,7 +78,3 @@ def progress(silent: bool, unit: str, total: int | None = None, done: int = 0) -
     with Progress(*columns, console=console, disable=silent or not console.is_terminal, transient=True) as bar:
         task = bar.add_task(unit, total=total, completed=done)
         yield lambda **values: bar.update(task, **values)
-
-
-def _plain(part: Any) -> Any:
-    return Text(printable(part)) if isinstance(part, str) else part

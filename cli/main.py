@@ -49,7 +49,4 @@ def list_plug_ins(kind: str, as_json: bool) -> None:
     if as_json:
         display.echo(json.dumps([{"name": n, "description": d} for n, d in listed.items()], indent=2))
         return
-    table = display.Table("name", "description", box=None, pad_edge=False)
-    for name, description in listed.items():
-        table.add_row(name, description)
-    display.show(table)
+    display.show(display.table(("name", "description"), listed.items(), slice(0), box=None, pad_edge=False))

@@ -136,7 +136,7 @@ def _print(report: Report, run: Run, notes: list[str], as_json: bool, quiet: boo
         display.echo(json.dumps(plain(report.summary | more)))
         return
     for title, table in report.tables:
-        display.show(title, display.Table.of(table))
+        display.show(title, display.table(table, table.to_numpy()))
     if report.verdict:
         display.echo(report.verdict)
     figure = [("figure", str(run.folder / report.figure))] if report.figure else []

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from explore import registry
 from explore.cli import problem
-from explore.core.errors import InputError, one_of, shown
+from explore.core.errors import InputError, one_of
 from explore.inference import presets
 from explore.learning import build
 from explore.learning.baselines import BOOSTING
@@ -37,7 +37,7 @@ class Settings(problem.Problem):
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options. -p NAME.KEY=VALUE overrides -p KEY=VALUE for one posterior."""
-    names = _names(options["posterior"])
+    names = list(dict.fromkeys(name.strip() for name in options["posterior"].split(",")))
     baselines = tuple(name for name in names if name == BOOSTING)
     classes = {name: registry.find("posteriors", name) for name in names if name not in baselines}
     if not classes:
@@ -66,8 +66,6 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     for name, cls in classes.items():
         for candidate in _candidates(name, cls, fixed, grid, noise, rows, common, options):
             label = " ".join([candidate.name, *(f"{key}={value}" for key, value in candidate.chosen.items())])
-            if label in posteriors:
-                raise InputError(f"--grid has {label} twice. List each value once")
             posteriors[label] = candidate
     preset = options["preset"]
     weak = presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
@@ -105,12 +103,3 @@ def _candidates(
             choice = choice._replace(preset=advice.preset, settings=advice.settings | choice.settings)
         chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
         yield Candidate(name, choice.preset, registry.complete(cls, choice.settings), chosen)
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if "" in names:
-        raise InputError(f"--posterior is {shown(text)}; it must be names separated by single commas")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"--posterior lists {', '.join(twice)} twice. List each one once")
-    return names

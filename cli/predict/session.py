@@ -67,6 +67,7 @@ def _print(about: str, frame: pd.DataFrame, out: Path | None, notes: Sequence[st
         frame = frame.drop(columns=classes).assign(**{f"{PREFIX}p": frame[classes].max(axis=1)})
     cells = frame.head(SHOWN).map(lambda v: f"{v:.5g}" if isinstance(v, float) else str(v))
     cells.insert(0, "row", [str(i + 1) for i in range(len(cells))])
-    display.show(display.Table.of(cells.rename(columns=lambda name: str(name).removeprefix(PREFIX))))
+    names = [str(name).removeprefix(PREFIX) for name in cells]
+    display.show(display.table(names, cells.to_numpy()))
     if len(frame) > SHOWN:
         display.echo(f"{len(frame) - SHOWN} more rows. Use --out FILE to write all of them.")

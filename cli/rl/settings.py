@@ -184,8 +184,6 @@ def _conditions(options: Mapping[str, Any]) -> dict[str, Any] | None:
     if not options["compare"]:
         return None
     names = options["compare"].split(",")
-    if len(set(names)) < len(names):
-        raise InputError(f"--compare is {options['compare']}. Name each bonus once")
     if options["bonus"] or options["posterior"] == "none":
         raise InputError("--compare names the bonuses. Leave out --bonus, and name none in --compare")
     if options["parameters"] and len(set(names) - {"none"}) > 1:

@@ -15,7 +15,7 @@ from explore.cli import problem
 from explore.cli.suggest.settings import Settings, allowed, limits
 from explore.cli.suggest.table import Rows, Table
 from explore.core import spread
-from explore.core.errors import FailedFitWarning, Failure, InputError, counted, curvature_note, listed
+from explore.core.errors import FailedFitWarning, Failure, counted, curvature_note, listed
 from explore.data.base import Dataset, check_units
 from explore.data.texts import absent, number
 from explore.inference.base import Predictive
@@ -98,7 +98,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     The learner gets a copy of each partly measured row, because the row itself may be pending or suggested again.
     """
     data = _dataset(table, rows, settings)
-    transform = _transform(table, rows, settings, data.y)
+    transform = Transform() if data.classes else Transform.fit(settings.transform, data.y)
     y = transform.apply(data.y) if settings.task == "regression" else data.y
     chosen: Any
     chosen, noise = build.for_rows(settings, len(data.x), y)
@@ -148,18 +148,6 @@ def _dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
         names = _classes(rows)
         y = np.array([names.index(str(values[0])) for values in rows.values], np.int64)
     return Dataset(table.path.stem, rows.x[rows.measured], y, table.schema.features, settings.task, names)
-
-
-def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> Transform:
-    """Return the fitted transform of the targets. Raise InputError if --transform log meets a value <= 0."""
-    if settings.transform == "log" and (y <= 0).any():
-        i, o = np.argwhere(y <= 0)[0].tolist()
-        row, target = rows.measured[i], settings.target[o]
-        where = f"{target} of a row that is no longer in {table.path}"
-        if row < len(table.cells.lines):
-            where = table.cells.where(row, target)
-        raise InputError(f"{where}: {y[i, o]:.12g} has no logarithm; correct it, or leave --transform at none")
-    return Transform.fit(settings.transform, y) if settings.task == "regression" else Transform()
 
 
 def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:

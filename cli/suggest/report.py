@@ -148,14 +148,12 @@ def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str =
     names = {n: n for row in rows for n in row if n not in ("id", "line", "batch", "new", "rank", "score", "reason")}
     if score:
         names["score"] = score
-    grid = display.Table("row", *names.values(), "why")
-    for column in grid.columns[1:-1]:
-        column.justify = "right"
+    lines = []
     for row in rows:
         name = f"{unit}{row['line']}, {short(row['id'])}" if unit and row["line"] else short(row["id"])
         cells = ["" if row.get(key) is None else f"{row[key]:.4g}" for key in names]
-        grid.add_row(name, *cells, str(row.get("reason", "")))
-    display.show(title, grid)
+        lines.append([name, *cells, row.get("reason", "")])
+    display.show(title, display.table(["row", *names.values(), "why"], lines, right=slice(1, -1)))
 
 
 def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:

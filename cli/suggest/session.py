@@ -16,7 +16,7 @@ from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
 from explore.core import files
-from explore.core.errors import Failure, InputError, counted
+from explore.core.errors import InputError, counted
 from explore.data.reading import Cells
 from explore.learning import saved, trust
 from explore.runs.recorded import CONFIG as FORMAT, read, written
@@ -73,7 +73,7 @@ def run(options: Mapping[str, Any]) -> None:
         written = []
         if not dry:
             if chosen and chosen.model:
-                _write_model(beside, chosen.model.saved)
+                saved.write(beside, chosen.model.saved)
             report.check_told(out, content, campaign, now, before)  # again: cells may have been filled in during a fit
             written = report.write(out, content, campaign, now)
         more = [*campaign.notes[count:], *(chosen.notes if chosen else []), *written]
@@ -168,16 +168,6 @@ def _write(folder: Path, now: State, old: State | None) -> None:
         return
     content = {"format": FORMAT, "settings": written(now.settings), "rows": now.rows}
     content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
-    try:
-        if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):
-            (folder / saved.MODEL).unlink(missing_ok=True)
-        files.write_json(folder / CONFIG, content)
-    except OSError as error:
-        raise Failure(f"cannot write {folder / CONFIG}: {error.strerror}") from error
-
-
-def _write_model(folder: Path, content: saved.Saved) -> None:
-    try:
-        saved.write(folder, content)
-    except OSError as error:
-        raise Failure(f"cannot write {folder / saved.MODEL}: {error.strerror}") from error
+    if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):
+        (folder / saved.MODEL).unlink(missing_ok=True)
+    files.write_json(folder / CONFIG, content)

@@ -84,7 +84,7 @@ def test_report_and_run_folder(active):
     assert "test log-likelihood (nats per point), mean ± s.e. over 2 trials" in lines
     assert [line.split()[1] for line in lines if line.startswith("│")] == ["20", "21", "22", "mean"] * 2
     final = pd.read_csv(RUN / "results.csv").query("labels == 22 and arm == 'random'").rmse
-    row = [line for line in lines if line.startswith("│     22")][0]
+    row = [line for line in lines if line.startswith("│ 22 ")][0]
     assert "{mean:.3f} ± {se:.3f}".format(**mean_and_se(final)) in row
     assert f"run          {RUN}" in lines
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines

@@ -45,8 +45,7 @@ def test_texts_are_one_line_and_stay_apart():
 
 
 def test_tables_and_lines_have_no_markup(capsys):
-    table = display.Table("id", *ODD)
-    table.add_row("row", *ODD)
+    table = display.table(["id", *ODD], [["row", *ODD]])
     for column in table.columns:
         column.no_wrap, column.overflow = True, "ignore"
     with pytest.MonkeyPatch.context() as patch:
@@ -63,10 +62,8 @@ def test_tables_and_lines_have_no_markup(capsys):
 def test_long_names_wrap(capsys, monkeypatch):
     """Two plug-ins of one package were both shown as its first letters."""
     monkeypatch.setenv("COLUMNS", "30")
-    table = display.Table("posterior", "x")
-    for name in ("some.long.package:First", "some.long.package:Second"):
-        table.add_row(name, "1.25")
-    display.show(table)
+    names = "some.long.package:First", "some.long.package:Second"
+    display.show(display.table(["posterior", "x"], [(name, "1.25") for name in names]))
     shown = "".join(re.findall(r"│ (.+?) +│", capsys.readouterr().out))
     assert "package:First" in shown and "package:Second" in shown and "…" not in shown
 
@@ -118,9 +115,7 @@ def test_a_page_of_odd_texts_is_well_formed(drawn_in_full):
 def test_an_encoding_that_lacks_a_letter_and_an_error_with_an_escape():
     @click.command(cls=Script)
     def script():
-        table = display.Table("mean ± s.e.")
-        table.add_row("0.5 ± 0.1")
-        display.show("µ ± 1…", table)
+        display.show("µ ± 1…", display.table(["mean ± s.e."], [["0.5 ± 0.1"]]))
         raise InputError("there is no \x1b[31mfolder")
 
     done = CliRunner(charset="ascii").invoke(script)

@@ -6,7 +6,6 @@ encoding may lack a character. All printing and drawing therefore goes through t
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from explore.core.errors import printable
-
-SPELLED = {"±": "+-", "…": "..."}  # where the encoding lacks them; other characters become escapes
 
 
 def echo(text: object, err: bool = False) -> None:
@@ -35,17 +32,9 @@ def literal(text: object) -> str:
 
 def spell() -> None:
     """Make standard output and standard error accept every string, whatever their encoding."""
-    codecs.register_error("explore", _spelled)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # streams without an encoding, or closed ones
-            stream.reconfigure(errors="explore")  # type: ignore[union-attr]
-
-
-def _spelled(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    letters = error.object[error.start : error.end]
-    return "".join(SPELLED.get(c) or c.encode("unicode_escape").decode() for c in letters), error.end
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def show(*parts: str | Table) -> None:

@@ -11,16 +11,7 @@ from click.core import ParameterSource
 
 from explore import registry
 from explore.core import machine
-from explore.core.errors import InputError, shown
-
-
-class Whole(click.IntRange):
-    """Integers in a range; the error message shortens long values."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and len(value) > 20:
-            self.fail(f"{shown(value)} is not in the range {self._describe_range()}.", param, ctx)
-        return super().convert(value, param, ctx)
+from explore.core.errors import InputError
 
 
 def name(text: str) -> str:
@@ -37,19 +28,13 @@ NAMES, COLUMN = name, column  # types of options: click shows the names `name` a
 STORED = click.Path(exists=True, dir_okay=False, resolve_path=True)  # a file that a run reads again when it is resumed
 FILE, SHARE = click.Path(exists=True, dir_okay=False), click.FloatRange(0, 0.5, min_open=True)
 QUOTED = """; quote a name with commas: '"x, y",z'."""
-POSITIVE = Whole(1, 10**9)
-SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomState and stable-baselines3
+POSITIVE = click.IntRange(1, 10**9)
+SEED = click.IntRange(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomState and stable-baselines3
 # Limits far above the defaults; larger values would exhaust the memory at once.
-TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
-THREADS = Whole(1, machine.THREADS)
+TRIALS, COPIES, SAMPLES = click.IntRange(1, 10_000), click.IntRange(1, 100_000), click.IntRange(2, 100_000)
+THREADS = click.IntRange(1, machine.THREADS)
 # Options that may change when a run is resumed: they affect at most the last digits of results.
 FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
-
-
-def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    if wrong := [name for name in names if ":" in name or not name]:
-        raise InputError(f"--trust is {shown(wrong[0])}; it must be a module, such as mypackage.envs")
-    return names
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -104,7 +89,7 @@ likelihood = click.option(
     help="From `explore list likelihoods`; heteroscedastic: noise depends on the features.  [default: by the task]",
 )  # fmt: skip
 trust = click.option(
-    "--trust", multiple=True, metavar="MODULE", callback=_modules,
+    "--trust", multiple=True, metavar="MODULE",
     help="Allow a run folder to import (execute) this module; repeatable.",
 )  # fmt: skip
 compute = _together(

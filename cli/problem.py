@@ -25,6 +25,8 @@ from explore.learning.scaling import INPUT_BOUND, Standardiser
 from explore.runs.recorded import Values, check_unchanged
 
 MOST_LAYERS = 100
+# Nested settings, by the prefix of their names in a flat list.
+NESTED = {"posterior_settings": "posterior", "likelihood_settings": "likelihood", "acquisition_settings": "acquisition"}
 OF_NETS = ("hidden", "preset", "epochs", "net")  # options that ask for a network
 OF_DATA = "target task categorical decimal feature sheet id_column keep_na".split()  # options that apply to --data only
 
@@ -128,13 +130,7 @@ def channels(dataset: Dataset, device: str) -> Standardiser:
 
 def names(text: str) -> tuple[str, ...]:
     """Parse column names that are separated by commas; names that contain a comma are quoted."""
-    try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True))
-    except csv.Error:
-        raise InputError(
-            f"cannot parse {shown(text)} as column names (--drop-columns, --categorical). Separate names by commas; "
-            """quote a name with commas: '"x, y",z'"""
-        ) from None
+    rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
     return tuple(name.strip() for row in rows for name in row if name.strip())
 
 

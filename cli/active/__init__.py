@@ -28,10 +28,6 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, STORED, TRIALS
 @click.option("--hidden", metavar="WIDTHS", help="Units of a table's hidden layers, e.g. 50,50.  [default: 10]")
 @click.option("--net", metavar="NAME", help="Network for images, as in `explore classify`.  [default: lenet5]")
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: the preset's]")
-@click.option(
-    "--standardise", type=click.Choice(["labelled", "pool", "none"]),
-    help="Points whose mean and standard deviation scale the inputs of a table.  [default: labelled]",
-)  # fmt: skip
 @options.jobs
 @options.samples
 @options.session

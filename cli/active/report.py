@@ -27,6 +27,7 @@ from explore.acquisitions.base import Choice
 from explore.cli.active.experiment import Experiment
 from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, title
+from explore.cli.problem import NESTED
 from explore.cli.report import drawing, page
 from explore.cli.report.session import Opened, readable
 from explore.cli.start import Report, file_name
@@ -39,7 +40,6 @@ from explore.runs.record import Run
 from explore.runs.recorded import flat
 
 FIGURE = "learning_curve.png"
-NESTED = {"posterior_settings": "posterior", "likelihood_settings": "likelihood", "acquisition_settings": "acquisition"}
 CONTROL = "random"
 FEW = 5  # with fewer trials, the standard error itself is unreliable
 

@@ -33,9 +33,9 @@ class Settings(problem.Problem):
     acquire: int
     test_size: int
     control: bool
-    standardise: Literal["labelled", "pool", "none"]
     pool: int | None = None  # number of random candidates; None: all
     jobs: int = 1  # number of processes that share the trials
+    standardise: Literal["labelled", "pool", "none"] = "labelled"  # older versions had an option
     targets: str | None = None  # file with target inputs
     targets_digest: str | None = None  # hash of the target inputs
 
@@ -70,9 +70,6 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if common.net:
         if options["hidden"]:
             raise InputError("--hidden applies to tables only. For images use --net and -p net.KEY=VALUE")
-        if options["standardise"]:
-            scaled = "Images are always scaled with the moments of the pool"
-            raise InputError(f"--standardise applies to tables only. {scaled}. Leave it out")
         common = replace(common, net_settings=zoo.settings(common.net, texts["net"]))
     most = options["initial"] + options["rounds"] * options["acquire"]
     name, likelihood = problem.recommended({**options, "net": common.net}, texts[""], common.likelihood, most)
@@ -92,7 +89,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         acquisition_settings=registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
         likelihood_settings=own_noise | scatter if by_rows else registry.complete(noise, own_noise | scatter),
         test_size=options["test_size"] or (1000 if common.net else 100),
-        standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
+        jobs=min(options["jobs"], options["trials"]),
     )  # fmt: skip
     aims = settings.aims(settings.table()[1]) if settings.targets else None
     return replace(settings, targets_digest=_digest(aims)) if aims else settings

@@ -34,11 +34,6 @@ WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 )  # fmt: skip
 @click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
 @click.option(
-    "--n-eff", metavar="N",
-    help="Effective number of transitions behind the posterior, or the word replay for all stored transitions.  "
-    "[default: replay for last-layer, else 50]",
-)  # fmt: skip
-@click.option(
     "--normalise", type=click.Choice(["first", "latest", "median", "rms", "none"]),
     help="Divisor of the bonus: the median of the first or latest batch, the mean of the last 10 medians, or the root "
     "mean square of the last 10 batches.  [default: latest]",

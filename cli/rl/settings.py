@@ -34,7 +34,7 @@ OFF_POLICY = {name for name, cls in ALGORITHMS.items() if issubclass(cls, OffPol
 # Options that become settings unchanged.
 PLAIN = ("env", "algo", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
 # Options of the bonus; -p vime.KEY sets its other settings.
-BONUS = ("eta", "bonus", "normalise", "n_eff")
+BONUS = ("eta", "bonus", "normalise")
 # Arguments that are set elsewhere, and a memory layout of the replay buffer that cannot be saved in part.
 HIDDEN = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "optimize_memory_usage"}
 POLICY = {"net_arch": tuple[int, ...], "activation": Literal["tanh", "relu", "elu"], "log_std_init": float}
@@ -193,12 +193,10 @@ def _conditions(options: Mapping[str, Any]) -> dict[str, Any] | None:
         overrides = dict.fromkeys(BONUS) | {"posterior": "none", "parameters": ()}
         if name != "none":
             of_posterior = hasattr(bonuses.find(name).Settings, "posterior")
-            overrides = {"bonus": name} | ({} if of_posterior else {"posterior": None, "n_eff": None})
+            overrides = {"bonus": name} | ({} if of_posterior else {"posterior": None})
         conditions[name] = _vime({**options, **overrides})
-    for option in ("posterior", "n_eff"):
-        if options[option] is not None and not any(option in (vime or {}) for vime in conditions.values()):
-            flag = "--" + option.replace("_", "-")
-            raise InputError(f"no bonus in --compare has a posterior. Leave {flag} out")
+    if options["posterior"] and not any("posterior" in (vime or {}) for vime in conditions.values()):
+        raise InputError("no bonus in --compare has a posterior. Leave --posterior out")
     return conditions
 
 
@@ -207,7 +205,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
     chosen = {name: options[name] for name in BONUS if options[name] is not None}
     if options["posterior"] == "none":
         if chosen or options["parameters"]:
-            first = "-p" if options["parameters"] else "--" + next(iter(chosen)).replace("_", "-")
+            first = "-p" if options["parameters"] else "--" + next(iter(chosen))
             raise InputError(f"{first} needs a bonus, which --posterior none turns off. Leave {first} out")
         return None
     kind = bonuses.find(chosen.get("bonus", RewardSettings.bonus))
@@ -215,10 +213,6 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
     posterior = options["posterior"] or getattr(kind.Settings, "posterior", None)
     if posterior and not hasattr(kind.Settings, "posterior"):
         raise InputError(f"--bonus {chosen['bonus']} has no posterior. Leave --posterior out")
-    if "n_eff" in chosen:
-        if "n_eff" not in own:
-            raise InputError(f"--n-eff is a setting of posteriors; --bonus {chosen['bonus']} has none. Leave it out")
-        chosen |= registry.parse({"n_eff": own["n_eff"]}, {"n_eff": chosen["n_eff"]})
     vime = {name: hint for name, hint in (common | own).items() if name not in BONUS} | {"encoder": str}
     targets = {"": registry.find("posteriors", posterior) if posterior else own, "vime": vime}
     parsed = problem.parse(options["parameters"], targets)

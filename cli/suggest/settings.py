@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,12 +12,12 @@ import pandas as pd
 from explore import registry
 from explore.acquisitions.base import default_rule
 from explore.cli import problem
-from explore.core.errors import InputError, listed, one_of, shown
+from explore.core.errors import InputError, one_of, shown
 from explore.data.texts import number
 from explore.inference import presets
 from explore.learning import build
 from explore.learning.scaling import Kind
-from explore.runs.recorded import Values
+from explore.runs.recorded import Values, flat
 
 Options = Mapping[str, Any]  # of the command line, by name
 
@@ -42,7 +42,6 @@ class Settings(problem.Problem):
     failed: tuple[str, ...] = ()  # target texts that mark failed experiments
 
 
-SILENT = {"data", "fingerprint"}  # not set by an option
 DEFAULTS = {
     "batch": 5, "task": "regression", "id_column": None, "decimal": ".", "sheet": None, "seed": 0, "samples": 100,
     "epochs": None, "goal": "learn", "transform": "none", "cost": None, "hidden": (10,),
@@ -147,22 +146,12 @@ def changes(old: Settings, new: Settings) -> Iterator[str]:
     if old.task != new.task:
         advice = f"For {new.task}, copy the table and start a new campaign."
         raise InputError(f"{Path(new.data or '').name} already has a {old.task} campaign. {advice}")
-    replaced = [name for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name]]
-    silent = SILENT | {f"{name}_settings" for name in replaced}
-    for field in fields(Settings):
-        was, now = getattr(old, field.name), getattr(new, field.name)
-        if was != now and field.name not in silent:
-            yield f"Setting {field.name} is now {_text(now, was)}; it was {_text(was, now)}."
-
-
-def _text(value: Any, other: Any) -> str:
-    """Format a setting as a string; for a mapping, only the entries that differ from `other`."""
-    if isinstance(value, Mapping):
-        before = other if isinstance(other, Mapping) else {}
-        return listed(f"{k}={v}" for k, v in value.items() if k not in before or before[k] != v) or "the default"
-    if isinstance(value, tuple):
-        return listed(value) or "none"
-    return "none" if value is None else str(value)
+    replaced = tuple(f"{name}." for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name])
+    before, after = flat(old, problem.NESTED), flat(new, problem.NESTED)
+    for name in before | after:
+        was, now = (settings.get(name, "the default") for settings in (before, after))
+        if was != now and name != "data" and not name.startswith(replaced):
+            yield f"Setting {name} is now {now}; it was {was}."
 
 
 # Descriptions of measures. A campaign stops when one in BELOW is below its limit; those in WITHIN must not exceed it.

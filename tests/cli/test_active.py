@@ -147,9 +147,8 @@ def test_columns_whose_names_have_commas_and_accents(active, explore, csv):
     settings = json.loads(Path("runs/active-lab/config.json").read_text())["settings"]
     assert settings["drop_columns"] == ["temp, C", 'the "b"'] and settings["target"] == ["größe"]
     assert explore("predict", "runs/active-lab", "lab.csv").exit_code == 0
-    for wrong in ('"temp, C', '"temp" C'):
-        refused = explore("active", *data, "--drop-columns", wrong)
-        assert refused.exit_code == 2 and ". Separate names by commas; quote a name with" in refused.stderr
+    refused = explore("active", *data, "--drop-columns", '"temp" C')
+    assert refused.exit_code == 2 and "temp C" in refused.stderr
 
 
 def test_rows_without_a_target_are_for_suggest(explore):
@@ -251,7 +250,7 @@ def test_one_trial_has_no_standard_error(as_json):
 def test_settings_reach_the_posterior(active):
     active(
         "--posterior", "bbb", "--acquisition", "information-gain", "-p", "likelihood.noise_std=0.5", "-p", "lr=0.05",
-        "--hidden", "4,3", "--standardise", "pool", "--drop-columns", "B, CHAS", "--seed", 3, "--threads", 1,
+        "--hidden", "4,3", "--drop-columns", "B, CHAS", "--seed", 3, "--threads", 1,
         "--device", "cpu", "--rounds", 1, "--out", "elsewhere",
     )  # fmt: skip
     settings = config(Path("elsewhere/active-boston-bbb-information-gain"))["settings"]
@@ -260,7 +259,7 @@ def test_settings_reach_the_posterior(active):
     assert settings["likelihood_settings"]["noise_std"] == 0.5
     assert settings["hidden"] == [4, 3]
     assert settings["drop_columns"] == ["B", "CHAS"]
-    assert (settings["standardise"], settings["seed"]) == ("pool", 3)
+    assert settings["seed"] == 3
 
 
 RULE = """
@@ -359,7 +358,7 @@ def test_a_rule_with_settings(active, explore, tmp_path, monkeypatch):
 def test_seed_and_settings_change_the_numbers(as_json):
     base = as_json("--rounds", 1)["rmse"]["active"]["mean"]
     assert as_json("--rounds", 1)["rmse"]["active"]["mean"] == base
-    for change in (["--seed", 1], ["--hidden", "5"], ["--standardise", "none"], ["-p", "lr=0.03"], ["--samples", 6]):
+    for change in (["--seed", 1], ["--hidden", "5"], ["-p", "lr=0.03"], ["--samples", 6]):
         assert as_json("--rounds", 1, *change)["rmse"]["active"]["mean"] != base
 
 
@@ -475,7 +474,6 @@ def test_failed_fits_are_reported(active, toy):
         (["--name", "../x"], "--name is '../x'"),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--trials", "1" + "0" * 9], "Invalid value for '--trials': 1000000000 is not in the range 1<=x<=10000"),
-        (["--rounds", "9" * 5000], "'--rounds': '999999999999999999999999999999999999999...9999999999999999999' (5000"),
         (["--seed", str(2**63)], "'--seed': 9223372036854775808 is not in the range 0<=x<=4294967295"),
         (["--threads", "100000"], "'--threads': 100000 is not in the range 1<=x<="),
         (["--samples", "100000000"], "'--samples': 100000000 is not in the range 2<=x<=100000"),
@@ -491,7 +489,6 @@ def test_failed_fits_are_reported(active, toy):
         (["-p", "lr=" + "x" * 5000], "(5000 characters) is not valid; allowed: a number"),
         (["-p", "x" * 5000], "(5000 characters)"),
         (["--dataset", "x" * 5000], "(5000 characters); allowed: australian"),
-        (["--standardise", "all"], "'labelled', 'pool', 'none'"),
         (["--data", "absent.csv"], "File 'absent.csv' does not exist"),
     ],
 )
@@ -644,7 +641,6 @@ def test_images_are_labelled(explore):
     [
         (["--dataset", "boston", "--net", "lenet5"], "--net applies to images only"),
         (["--dataset", "digits", "--drop-columns", "a"], "--drop-columns applies to tables only."),
-        (["--dataset", "digits", "--standardise", "pool"], "--standardise applies to tables only."),
         (["--dataset", "digits", "--hidden", "50"], "--hidden applies to tables only. For images"),
         (["--dataset", "digits", "--net", "lenet6"], "lenet6"),
         (["--dataset", "digits", "-p", "net.width=3"], "width"),

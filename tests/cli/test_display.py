@@ -1,6 +1,5 @@
 """Texts that someone else wrote are shown letter by letter: in the terminal, in figures and on pages."""
 
-import io
 import random
 import re
 import xml.dom.minidom
@@ -120,6 +119,4 @@ def test_an_encoding_that_lacks_a_letter_and_an_error_with_an_escape():
 
     done = CliRunner(charset="ascii").invoke(script)
     assert (done.exit_code, done.stderr) == (2, "Error: there is no \\x1b[31mfolder\n")
-    assert done.stdout.startswith("\\xb5 +- 1...\n+") and "0.5 +- 0.1" in done.stdout
-    with pytest.raises(UnicodeDecodeError):
-        io.TextIOWrapper(io.BytesIO(b"\xff"), "ascii", "explore").read()
+    assert done.stdout.startswith("\\xb5 \\xb1 1\\u2026\n+") and "0.5 \\xb1 0.1" in done.stdout

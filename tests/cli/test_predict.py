@@ -128,7 +128,7 @@ def test_numbers_far_from_what_was_learnt_from_are_said(runs):
     assert "up to 9e+09; their predictions are extrapolated" in notes[0]
     edges = loaded.cells_of(pd.DataFrame({"solvent": ["water"] * 2, "heat": [heat.min(), heat.max()]}))
     assert one.inputs(edges)[1] == ()
-    raw = replace(one.fitted, scales=one.fitted.scales._replace(x=UNSCALED))  # as with --standardise none
+    raw = replace(one.fitted, scales=one.fitted.scales._replace(x=UNSCALED))
     assert replace(one, fitted=raw).inputs(cells)[1] == ()
 
 

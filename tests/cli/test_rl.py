@@ -126,7 +126,7 @@ def test_report_and_run_folder(train):
 
 
 def test_defaults_are_those_of_the_library():
-    shown = {p.name: p.help for p in rl.command.params if p.name in ("eta", "n_eff", "normalise", "bonus")}
+    shown = {p.name: p.help for p in rl.command.params if p.name in ("eta", "normalise", "bonus")}
     for name, text in shown.items():
         default = getattr(RewardSettings(), name, None) or getattr(DynamicsSettings().resolved(), name)
         assert text is not None and f"[default: {default}".removesuffix(".0") in text
@@ -215,8 +215,9 @@ def test_copies_of_neighbouring_seeds_begin_differently():
 def test_ppo_on_environments_of_gymnasium(train, more):
     train(
         "--env", "CartPole-v1", "--algo", "ppo", "--timesteps", 128, "--algo-param", "n_steps=64", *LEARN, *more,
-        "--algo-param", "net_arch=8,8", "--algo-param", "activation=relu", "--bonus", "variance", "--n-eff", "replay",
-        "--normalise", "rms", "--posterior", "ensemble", "-p", "members=2", "--eta", 0.5, "--eval-freq", 64,
+        "--algo-param", "net_arch=8,8", "--algo-param", "activation=relu", "--bonus", "variance", "-p",
+        "vime.n_eff=replay", "--normalise", "rms", "--posterior", "ensemble", "-p", "members=2", "--eta", 0.5,
+        "--eval-freq", 64,
     )  # fmt: skip
     run = Path("runs/rl-CartPole-v1-ppo-ensemble")
     settings = json.loads((run / "config.json").read_text())["settings"]
@@ -860,7 +861,7 @@ def test_report_of_rewards_that_came_late():
         (["--algo-param", "net_arch=32,1000000000"], "net_arch is 1000000000; it must be in [1, 100000]"),
         (["--algo-param", "batch_size=" + "1" * 4000], "(4000 characters); it must be in [1, 1e10]"),
         (["--n-envs", "100000000"], "100000000 is not in the range 1<=x<=100000"),
-        (["--timesteps", str(10**30)], "'1000000000000000000000000000000' is not in the range 1<=x<=1000000000"),
+        (["--timesteps", str(10**30)], "1000000000000000000000000000000 is not in the range 1<=x<=1000000000"),
         (["--seed", str(2**63)], "9223372036854775808 is not in the range 0<=x<=4294967295"),
         (["-p", "vime.hidden=1000000000"], "every layer must have 1 to 100000 units"),
         (["-p", "vime.capacity=10000000000"], "capacity is 10000000000; it must be in [1, 1e7]"),
@@ -890,9 +891,9 @@ def test_report_of_rewards_that_came_late():
         (["--algo-param", "n_steps=0"], "--algo-param n_steps is 0; it must be in [1, 1e10]"),
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
         (["--posterior", "ensemble", "--bonus", "kl"], "with ensemble use 'expected-gain' or 'variance'"),
-        (["--posterior", "none", "--n-eff", "9"], "--n-eff needs a bonus, which --posterior none turns off"),
+        (["--posterior", "none", "--eta", "9"], "--eta needs a bonus, which --posterior none turns off"),
         (["--posterior", "none", "-p", "lr=9"], "-p needs a bonus, which --posterior none turns off. Leave -p out"),
-        (["--n-eff", "all"], "n_eff='all' is not valid; allowed: a number or replay"),
+        (["-p", "vime.n_eff=all"], "n_eff='all' is not valid; allowed: a number or replay"),
         (["--eta", "-1"], "eta is -1.0; it must be in [0, inf)"),
         (["-p", "vime.eta=1"], "unknown setting 'eta'; allowed: batch_size, capacity,"),
         (["-p", "vime.target=last"], "target='last' is not valid; allowed: next | difference"),
@@ -905,7 +906,7 @@ def test_report_of_rewards_that_came_late():
         (["--bonus", "surprise"], "unknown bonus 'surprise'; allowed: count, disagreement, e3b, expected-gain"),
         (["--bonus", "builtins:dict"], "its class must be a subclass of explore.vime.Bonus"),
         (["--bonus", "rnd", "--posterior", "bbb"], "--bonus rnd has no posterior. Leave --posterior out"),
-        (["--bonus", "icm", "--n-eff", "9"], "--n-eff is a setting of posteriors; --bonus icm has none"),
+        (["--bonus", "icm", "-p", "vime.n_eff=9"], "unknown setting 'n_eff'"),
         (
             ["--env", "Pendulum-v1", "--bonus", "e3b", "--algo", "sac"],
             "e3b needs the episode so far, which sampled transitions do not have",

@@ -84,7 +84,6 @@ def test_the_answer_is_that_of_the_interval(gain, seeds, answer):
             ["--compare", "none,rnd", "--posterior", "bbb"],
             "no bonus in --compare has a posterior. Leave --posterior out",
         ),
-        (["--compare", "none,rnd", "--n-eff", "9"], "no bonus in --compare has a posterior. Leave --n-eff out"),
         (["--compare", "none,tedium"], "unknown bonus 'tedium'"),
     ],
 )

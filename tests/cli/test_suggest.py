@@ -465,7 +465,7 @@ def test_settings_of_the_model_are_kept(pool):
     assert config["posterior"] == "bbb" and config["posterior_settings"]["lr"] == 0.01 and config["hidden"] == [4]
     said = suggest(pool, "-p", "samples=3", "--target", "yield")
     assert [n for n in said["notes"] if n.startswith("Setting")] == [
-        "Setting posterior_settings is now samples=3; it was the default."
+        "Setting posterior.samples is now 3; it was the default."
     ]
     said = suggest(pool, "--posterior", "mc-dropout")
     assert any(note.startswith("Setting posterior is now mc-dropout; it was bbb.") for note in said["notes"])

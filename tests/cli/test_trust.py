@@ -117,12 +117,6 @@ def test_a_trusted_module_is_imported(explore, trusted):
     assert MARKER.exists()
 
 
-def test_a_trust_that_names_no_module(explore):
-    for name in ("evil:Class", ""):
-        result = explore("rl", "--resume", "absent", "--trust", name)
-        assert (result.exit_code, f"--trust is {name!r}; it must be a module" in result.stderr) == (2, True)
-
-
 def test_paths_and_columns_are_no_modules():
     texts = {"data": "C:/d.csv", "target": ["price:usd"], "id_column": "sample:id", "drop_columns": ["a:b"]}
     texts |= {"cost": "price:eur", "targets": "C:/where.csv"}

@@ -1,10 +1,8 @@
 """Runs of `explore classify` by `torchrun` processes that share the work. Only the first one prints and writes."""
 
-import getpass
 import os
 import shlex
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,9 +35,6 @@ def joined(command: str) -> Iterator[None]:
     except (parallel.ProcessLost, KeyboardInterrupt) as error:
         ending()
         display.echo(f"Error: process {os.environ['RANK']}: another process of this job has stopped", err=True)
-        if _note().exists():  # the first process may have stopped, and cannot print this
-            folder = Path(_note().read_text(encoding="utf-8"))
-            display.echo(f"Continue: {again(command, folder, read_run(folder)[0]['settings'])}", err=True)
         raise click.exceptions.Exit(1) from error
 
 
@@ -66,36 +61,6 @@ def opened(folder: Path, settings: Any) -> Run:
     run = run or Run(folder, *read_run(folder))
     parallel.agreed(None)  # wait until all have read it, before the first process writes
     return run
-
-
-def remember(folder: Path) -> None:
-    """Record the run folder, so that the job can continue if `torchrun` restarts it after a failure."""
-    if parallel.started() > 1:
-        _note().write_text(str(folder.resolve()), encoding="utf-8")
-
-
-def forget() -> None:
-    """Remove the record of the run folder, because the job has finished."""
-    if parallel.started() > 1:
-        _note().unlink(missing_ok=True)
-
-
-def continued() -> Path | None:
-    """Return the recorded run folder if `torchrun` restarted this job, or None for a new job."""
-    if parallel.started() == 1:
-        return None
-    folder = None
-    if not parallel.world().rank:
-        if not parallel.attempt():
-            _note().unlink(missing_ok=True)
-        elif _note().exists():
-            folder = Path(_note().read_text(encoding="utf-8"))
-    return parallel.agreed(folder)
-
-
-def _note() -> Path:
-    """Return the file that records the run folder. All processes and restarts of a job have the same file."""
-    return Path(tempfile.gettempdir()) / f"explore-job-{getpass.getuser()}-{os.getppid()}"
 
 
 def again(command: str, folder: Path, settings: Any) -> str:

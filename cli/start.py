@@ -74,14 +74,13 @@ class Report(NamedTuple):
 def run(command: str, options: Mapping[str, Any]) -> None:
     """Run a command with its options, alone or as one process of a `torchrun` job."""
     package, experiments, report = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
-    folder = Path(options["resume"]) if options["resume"] else ranks.continued()
-    # A restarted `torchrun` job gets its options again; modules that they name are trusted.
-    names = {key: options.get(key) for key in ("net", "posterior", "acquisition", "bonus")}
+    folder = Path(options["resume"]) if options["resume"] else None
+    if parallel.attempt() and not folder:
+        raise InputError("torchrun restarted this job, which may have a run folder. Continue it with --resume")
     with reading(folder):
         recorded = wanted = old = None
         if folder:
-            trusted = (*options["trust"], *trust.references(names))
-            recorded = settings(package.Settings, folder, command, trusted)
+            recorded = settings(package.Settings, folder, command, options["trust"])
             wanted = extended(recorded, options.get("extend") or {})
             old = ranks.opened(folder, recorded)
             saved.check(folder)
@@ -104,11 +103,9 @@ def run(command: str, options: Mapping[str, Any]) -> None:
             display.echo(note, err=True)
     content = written(experiment.settings), experiment.state_dict(), metadata
     record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
-    ranks.remember(record.folder)
     with _closing(command, record, experiment):
         _work(experiment, record, report.write, options["quiet"] or options["as_json"])
         result: Report = report.report(experiment, record.folder)
-    ranks.forget()
     _print(result, record, notes, options["as_json"], options["quiet"])
 
 

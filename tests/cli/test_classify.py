@@ -14,7 +14,6 @@ from PIL import Image
 
 import explore as package
 from explore import images
-from explore.cli import ranks
 from explore.cli.classify import command, experiment, settings
 from explore.core import files
 from explore.core.errors import InputError
@@ -454,10 +453,6 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
     refused = explore("classify", "--dataset", "digits", *options, "-p", "net.act=relu")
     assert refused.exit_code == 2 and "act of mynet:small cannot be set; annotate it as int" in refused.stderr
     assert explore("classify", "--resume", run, "--trust", "mynet").exit_code == 0
-    # A job that is restarted names its modules once more.
-    monkeypatch.setattr(ranks, "continued", lambda: Path(run))
-    assert explore("classify", "--dataset", "digits", *options).exit_code == 0
-    assert explore("classify", "--dataset", "digits", *options[2:]).exit_code == 2
 
 
 @pytest.mark.parametrize(

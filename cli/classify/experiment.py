@@ -38,7 +38,6 @@ class Finished(NamedTuple):
     initial_curvature_share: float = 0.0  # share of the posterior's curvature that is still its initial value
 
 
-RENAMED = {"found": "tested", "others": "ood", "start_left": "initial_curvature_share"}  # keys of older versions
 Event = Epoch | classification.Measured | Finished | None  # None: the fit starts or resumes
 
 
@@ -67,7 +66,6 @@ class Experiment:
         if old:
             self._saved, self._seconds = old.state["saved"], [float(s) for s in old.state["seconds"]]
             if entry := old.state["finished"]:
-                entry = {RENAMED.get(key, key): value for key, value in entry.items()}
                 parts = {key: entry[key] and classification.Classified(**entry[key]) for key in ("tested", "ood")}
                 self.finished = Finished(**entry | parts)
         self.parts = (self.name, settings.net, settings.posterior)

@@ -72,10 +72,8 @@ class Settings:
         settings = dict(self.posterior_settings)
         make = registry.find("posteriors", self.posterior)
         if "augmentation" in registry.settings_of(make) and "augmentation" not in settings:
-            # In runs of older versions, which have a fingerprint but not this setting, each image counted once.
-            is_augmented = augment != "none" and self.fingerprint is None
-            worth = registry.settings_in(make, self.preset).get("augmentation", WORTH) if is_augmented else 1.0
-            settings["augmentation"] = worth
+            worth = registry.settings_in(make, self.preset).get("augmentation", WORTH)
+            settings["augmentation"] = 1.0 if augment == "none" else worth
         outputs = zoo.outputs(self.net, images.shape, len(images.classes), self.net_settings)
         zoo.check_known(self.net, outputs, self.outputs)
         return images, replace(

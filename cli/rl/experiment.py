@@ -119,10 +119,7 @@ class Experiment:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
 
     def _positions(self, saved: Mapping[str, Any]) -> dict[Key, Position]:
-        every = saved["positions"]
-        if isinstance(every, dict):  # of an older version: by seed
-            every = [(next(iter(self._each)), *item) for item in every.items()]
-        return {(name, int(seed)): Position(**position) for name, seed, position in every}
+        return {(name, int(seed)): Position(**position) for name, seed, position in saved["positions"]}
 
 
 def _train(starts: list[Any], threads: int, record: bool | None, pieces: Any, written: Any) -> None:

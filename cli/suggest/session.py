@@ -32,7 +32,7 @@ class State(NamedTuple):
 
     settings: Settings
     rows: int  # number of rows of the table
-    learnt: Learnt | None = None  # None: written by an older version
+    learnt: Learnt  # feature columns
 
 
 def run(options: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ def run(options: Mapping[str, Any]) -> None:
     old = _read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)
-    content = table.read(path, now, _learnt(beside, old))
+    content = table.read(path, now, old.learnt if old else None)
     if old is None:
         now = settings.resolve(options, rows=content.measured)
     tables.check(out, path, "suggest", report.ID, report.KINDS)
@@ -79,14 +79,6 @@ def run(options: Mapping[str, Any]) -> None:
         more = [*campaign.notes[count:], *(chosen.notes if chosen else []), *written]
         report.note(more, options)
         report.say(report.Outcome(content, campaign, chosen, now, out, [*notes, *doubts, *more]), options)
-
-
-def _learnt(beside: Path, old: State | None) -> Learnt | None:
-    """Return the previous run's feature columns, if any. If config.json lacks the columns, read the log instead."""
-    if old is None or old.learnt is not None:
-        return old and old.learnt
-    with Campaign(beside, dry=True) as campaign:
-        return Learnt(campaign.memory.schema.features if campaign.memory.schema else (), ())
 
 
 def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
@@ -150,13 +142,13 @@ def _read(folder: Path, trusted: Sequence[str]) -> State | None:
     path = folder / CONFIG
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        recorded, rows, columns = dict(content["settings"]), int(content["rows"]), content.get("learnt")
-        learnt = Learnt(*(tuple(map(str, columns[k])) for k in Learnt._fields)) if "learnt" in content else None
+        recorded, rows, is_new = dict(content["settings"]), int(content["rows"]), content.get("format") == FORMAT
+        learnt = Learnt(*(tuple(map(str, content["learnt"][k])) for k in Learnt._fields)) if is_new else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); remove it, and set the options again") from error
-    if content.get("format") != FORMAT:
+    if content.get("format") != FORMAT or learnt is None:
         raise files.other_version(path)
     trust.check(folder, recorded, trusted)
     return State(read(Settings, recorded, str(path)), rows, learnt)
@@ -166,8 +158,7 @@ def _write(folder: Path, now: State, old: State | None) -> None:
     """Write config.json if the state changed. Delete the saved model if settings that affect the fit changed."""
     if now == old:
         return
-    content = {"format": FORMAT, "settings": written(now.settings), "rows": now.rows}
-    content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
+    content = {"format": FORMAT, "settings": written(now.settings), "rows": now.rows, "learnt": now.learnt._asdict()}
     if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):
         (folder / saved.MODEL).unlink(missing_ok=True)
     files.write_json(folder / CONFIG, content)

@@ -87,7 +87,8 @@ def test_settings_that_are_deeply_nested(explore, depth):
     folder = Path("pool.explore")
     folder.mkdir()
     for body in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
-        text = f'{{"format": {CONFIG}, "rows": 3, "settings": {{"command": "suggest", "posterior": {body}}}}}'
+        learnt, settings = '{"features": [], "left_out": []}', f'{{"command": "suggest", "posterior": {body}}}'
+        text = f'{{"format": {CONFIG}, "rows": 3, "learnt": {learnt}, "settings": {settings}}}'
         (folder / "config.json").write_text(text)
         for attempt in (["suggest", "pool.csv"], ["predict", folder, "pool.csv"], ["active", "--resume", folder]):
             sentence(explore(*attempt))
@@ -98,6 +99,13 @@ def test_settings_that_are_none(explore, text):
     Path("pool.explore").mkdir()
     Path("pool.explore/config.json").write_text(text)
     assert "pool.explore/config.json is damaged" in sentence(explore("suggest", "pool.csv"))
+
+
+def test_a_campaign_of_an_older_version(explore):
+    Path("pool.explore").mkdir()
+    Path("pool.explore/config.json").write_text('{"settings": {}, "rows": 3, "format": 1}')
+    message = "pool.explore/config.json was written by an older version of explore; continue with that version"
+    assert message in sentence(explore("suggest", "pool.csv"))
 
 
 @pytest.mark.parametrize("threads", ["2", 0, 10**9, True, None])

@@ -91,9 +91,11 @@ def forge(kind, changes):
     if kind == "suggest":
         folder = POOL.with_suffix(".explore")
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({"format": CONFIG, "settings": settings, "rows": 3}))
+        learnt: dict[str, list[str]] = {"features": [], "left_out": []}
+        content = {"format": CONFIG, "settings": settings, "rows": 3, "learnt": learnt}
+        (folder / "config.json").write_text(json.dumps(content))
         return folder, [["suggest", POOL], ["suggest", POOL, "--status"], ["predict", folder, POOL]]
-    state: dict[str, Any] = {"positions": {0: {}}} if kind == "rl" else {}
+    state: dict[str, Any] = {"positions": []} if kind == "rl" else {}
     record.Run.create(RUN, settings, state, {"device": "cpu", "threads": 1}).close()
     name = settings["command"]
     more = [["rl", "--watch", RUN]] if kind == "rl" else [["predict", RUN, POOL]]

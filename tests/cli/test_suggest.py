@@ -1105,19 +1105,14 @@ def test_texts_that_differ_in_a_small_pool_are_learnt_from_when_it_grows(pool):
     assert "tag" in learnt(pool)
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_a_column_that_is_learnt_from_stays_when_it_numbers_the_rows(pool, older):
-    """Also in a campaign of a version that wrote no decisions down, and what it left out stays left out."""
+def test_a_column_that_is_learnt_from_stays_when_it_numbers_the_rows(pool):
+    """And a column that was left out stays left out."""
     numbered(pool, [1, 2] * 20)
     frame = pd.read_csv(pool)
     frame.insert(0, "nr.", range(40))
     frame.to_csv(pool, index=False)
     begin(pool)
     config = pool.with_suffix(".explore") / "config.json"
-    if older:
-        kept = json.loads(config.read_text())
-        del kept["learnt"]
-        config.write_text(json.dumps(kept))
     numbered(pool, range(40))
     suggest(pool)
     assert learnt(pool) == ("solvent", "temp", "day", "n")

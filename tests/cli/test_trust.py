@@ -111,7 +111,7 @@ def test_modules_of_a_run_folder_are_imported_only_when_trusted(explore, command
 @pytest.mark.parametrize("trusted", ["evil2", "evil2.inner"])
 def test_a_trusted_module_is_imported(explore, trusted):
     foreign = settings("rl") | {"env": "evil2.inner:explore/Rope-v0"}
-    record.Run.create(RUN, foreign, {"positions": {0: {}}}, {"device": "cpu", "threads": 1}).close()
+    record.Run.create(RUN, foreign, {"positions": []}, {"device": "cpu", "threads": 1}).close()
     result = explore("rl", "--resume", RUN, "--trust", "collections", "--trust", trusted)
     assert result.exit_code == 2 and "unknown environment 'evil2.inner:explore/Rope-v0'" in result.stderr
     assert MARKER.exists()

@@ -1,15 +1,4 @@
-"""Results of `explore active`: the files of a run, the output in the terminal, and the sections of a report.
-
-- metrics.jsonl, TensorBoard: one series per arm; the step is the number of labels. Values are means over trials; test
-  metrics also have standard errors.
-- results.csv: one row per round, arm and trial, with all test metrics and whether the fit succeeded (`alive`).
-- selected.csv: one row per point that an arm labelled, with its acquisition score and its rank in the round (`order`,
-  1 is the best). `index` counts the examples of the data set from 0. For a user's table, `line` is the line number in
-  the uncompressed file, and `id` is the value in the --id column. An apostrophe precedes ids that look like formulas.
-- model.pt: the posteriors of the last round, for all arms and trials.
-
-Lines, rounds and trials count from 1.
-"""
+"""Results of `explore active`: the files of a run (see docs/active.md), terminal output, and report sections."""
 
 import itertools
 import math

@@ -1,12 +1,4 @@
-"""Results of `explore compare`: the files of a run, the output in the terminal, and the sections of a report.
-
-- metrics.jsonl, TensorBoard: one series per posterior; the step is the epoch, and values are means over splits. All
-  series have the same tags, except for learned prior variances.
-- results.csv: one row per posterior and split, with results after the last epoch. Posteriors are in the order in
-  which they finished; splits count from 1. The columns are the metrics (without learned prior variances), the seconds
-  of the fit on all splits together, and whether the fit on this split succeeded (`alive`).
-- model.pt: all finished posteriors, for all splits.
-"""
+"""Results of `explore compare`: the files of a run (see docs/compare.md), terminal output, and report sections."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""Results of `explore rl`: the files of a run (see docs/rl.md), the output in the terminal, and report sections.
-
-The step of a series counts environment steps, summed over copies. In models/, model.pt has policy, optimisers and
-counts, bonus.pt the dynamics model and its replay. Users of stable-baselines3 can load model.zip and vecnormalize.pkl.
-"""
+"""Results of `explore rl`: the files of a run (see docs/rl.md), terminal output, and report sections."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

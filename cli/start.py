@@ -1,9 +1,8 @@
 """Execution of a command that writes a run folder, new or resumed: from its options to its report.
 
-A command is a package of three modules:
+A command is a package with two modules:
 
-- settings: `resolve(options)` returns a frozen dataclass `Settings`.
-- experiment: `Experiment` does the work.
+- experiment: `resolve(options)` returns a frozen dataclass `Settings`, and `Experiment` does the work.
 - report: `write(run, experiment, event)` writes an event into the run folder. If a checkpoint is
   now due, it returns the step (a number, or a dict of steps by series), else None. `report(experiment, folder)` saves
   the figures and returns the result. `sections(runs)` yields the sections of `explore report`.
@@ -36,7 +35,6 @@ from explore.runs.record import FolderExists, Run, plain
 from explore.runs.recorded import read, written
 
 WARNING = "Warning: "
-FILES = ("settings", "experiment", "report")
 Settings = TypeVar("Settings")
 GRAPHS = {"auto": None, "on": True, "off": False}
 # Errors that damaged or foreign settings and checkpoints may raise when they are read.
@@ -73,19 +71,19 @@ class Report(NamedTuple):
 
 def run(command: str, options: Mapping[str, Any]) -> None:
     """Run a command with its options, alone or as one process of a `torchrun` job."""
-    package, experiments, report = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
+    module, report = (importlib.import_module(f"explore.cli.{command}.{file}") for file in ("experiment", "report"))
     folder = Path(options["resume"]) if options["resume"] else None
     if parallel.attempt() and not folder:
         raise InputError("torchrun restarted this job, which may have a run folder. Continue it with --resume")
     with reading(folder):
         recorded = wanted = old = None
         if folder:
-            recorded = settings(package.Settings, folder, command, options["trust"])
+            recorded = settings(module.Settings, folder, command, options["trust"])
             wanted = extended(recorded, options.get("extend") or {})
             old = ranks.opened(folder, recorded)
             saved.check(folder)
         device, metadata = compute(options, old)
-        experiment: Experiment = experiments.Experiment(wanted or package.resolve(options), device, old)
+        experiment: Experiment = module.Experiment(wanted or module.resolve(options), device, old)
     if parallel.world().rank:
         experiment.events(Path(), lambda event: None)
         return

@@ -105,7 +105,8 @@ def test_a_command_is_understood(words, tmp_path, monkeypatch):
             "classify": {"dataset": "digits", "images": None, "size": None},
             "active": {"dataset": "digits", "net": "mlp"} if options.get("net") else {},
         }
-        resolve = importlib.import_module(f"explore.cli.{name}.settings").resolve
+        module = "settings" if name == "suggest" else "experiment"
+        resolve = importlib.import_module(f"explore.cli.{name}.{module}").resolve
         resolve(options | {"dataset": None} | instead.get(name, {}))
 
 

@@ -38,7 +38,7 @@ class Opened:
     @property
     def settings(self) -> Any:
         """The settings of the run. Raises InputError if they name an untrusted module."""
-        cls = importlib.import_module(f"explore.cli.{self.command}.settings").Settings
+        cls = importlib.import_module(f"explore.cli.{self.command}.experiment").Settings
         return start.settings(cls, self.folder, self.command, self.trusted)
 
     def table(self, name: str) -> pd.DataFrame:

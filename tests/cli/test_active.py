@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import explore
 from explore import acquisitions, images, load_run
 from explore.cli.active import experiment
-from explore.cli.active.settings import Settings
+from explore.cli.active.experiment import Settings
 from explore.data import load, pool_splits
 from explore.inference import presets
 from explore.nets.likelihoods import Gaussian

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from explore.cli.active import command as active
-from explore.cli.active.settings import resolve
+from explore.cli.active.experiment import resolve
 from explore.runs import record
 from explore.runs.recorded import CONFIG, written
 

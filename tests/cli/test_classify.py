@@ -13,7 +13,7 @@ from PIL import Image
 
 import explore as package
 from explore import images
-from explore.cli.classify import command, experiment, settings
+from explore.cli.classify import command, experiment
 from explore.core import files
 from explore.core.errors import InputError
 from explore.execution import parallel
@@ -377,7 +377,7 @@ def test_others_that_cannot_be_had_are_said(explore, monkeypatch):
     assert asked.exit_code == 2 and "no-such-set" in asked.stderr and not Path("runs").exists()
     asked = explore("classify", "--dataset", "no-such-set")
     assert asked.exit_code == 2 and "allowed: cifar10" in asked.stderr
-    monkeypatch.setitem(settings.PAIRS, "digits", "no-such-set")
+    monkeypatch.setitem(experiment.PAIRS, "digits", "no-such-set")
     result = explore(*TINY, "--train", 50)
     assert result.exit_code == 0, result.output
     assert "Skipped the out-of-distribution test on no-such-set:" in result.stderr and "AUROC" not in result.stdout
@@ -387,7 +387,7 @@ def test_a_set_goes_before_a_folder_of_its_name(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("mnist").mkdir()
     Path("mine").mkdir()
-    assert [settings._place(ood) for ood in (None, "none", "mnist", "mine")] == [
+    assert [experiment._place(ood) for ood in (None, "none", "mnist", "mine")] == [
         None,
         None,
         "mnist",
@@ -428,7 +428,7 @@ def test_what_processes_cannot_divide_is_said(options, message, tmp_path, monkey
     """Before there is a run."""
     monkeypatch.chdir(tmp_path)
     np.savez("one.npz", x=np.zeros((1, 8, 8), np.uint8))
-    asked = settings.resolve(command.make_context("classify", [*TINY[1:], *options]).params)
+    asked = experiment.resolve(command.make_context("classify", [*TINY[1:], *options]).params)
     with parallel.within(parallel.World(2, 0, 1)):
         if message is None:
             notes = experiment.Experiment(asked, "cpu").notes  # batches of 43 and of 44
@@ -482,7 +482,7 @@ def test_an_augmented_image_counts_for_ten(explore):
 
     def worth(posterior, augment, *options):
         given = ["--dataset", "digits", "--net", "mlp", "--posterior", posterior, "--augment", augment, *options]
-        asked = settings.resolve(command.make_context("classify", given).params)
+        asked = experiment.resolve(command.make_context("classify", given).params)
         return asked.load()[1].posterior_settings.get("augmentation")
 
     assert worth("noisy-kfac", "none") == 1 and worth("noisy-kfac", "crop") == worth("bbb", "crop") == 10

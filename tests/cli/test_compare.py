@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import explore as library
 from explore import registry
 from explore.cli import estimate
-from explore.cli.compare import command, experiment, report, settings
+from explore.cli.compare import command, experiment, report
 from explore.data import load_table, uci_splits
 from explore.inference import predict, presets
 from explore.learning import compare as comparison, fit, toys
@@ -697,4 +697,4 @@ def test_counts_are_not_standardised(explore, tmp_path):
 def test_what_is_named_twice_counts_once():
     arguments = ["--posterior", "map,bbb,map", "--grid", "bbb.lr=0.1,0.10", "--epochs", "1"]
     options = command.make_context("compare", arguments).params
-    assert list(settings.resolve(options).posteriors) == ["map", "bbb lr=0.1"]
+    assert list(experiment.resolve(options).posteriors) == ["map", "bbb lr=0.1"]

@@ -9,11 +9,11 @@ import pytest
 
 import explore as package
 from explore.cli.active import command as active
-from explore.cli.active.settings import resolve as resolve_active
+from explore.cli.active.experiment import resolve as resolve_active
 from explore.cli.classify import command as classify
-from explore.cli.classify.settings import resolve as resolve_classify
+from explore.cli.classify.experiment import resolve as resolve_classify
 from explore.cli.compare import command as compare
-from explore.cli.compare.settings import resolve as resolve_compare
+from explore.cli.compare.experiment import resolve as resolve_compare
 from explore.cli.rl import command as rl
 from explore.cli.rl.settings import resolve as resolve_rl
 from explore.cli.suggest import command as suggest

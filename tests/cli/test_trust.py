@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from explore.cli import active as active_command, compare as compare_command, rl as rl_command
-from explore.cli.active.settings import resolve as resolve_active
-from explore.cli.compare.settings import resolve as resolve_compare
+from explore.cli.active.experiment import resolve as resolve_active
+from explore.cli.compare.experiment import resolve as resolve_compare
 from explore.cli.main import main
 from explore.cli.report import session
 from explore.cli.rl import report

@@ -11,7 +11,7 @@ from experiments import driver
 from experiments.images import run
 from experiments.images.run import Arm, Study
 from explore.cli.classify import command
-from explore.cli.classify.settings import resolve
+from explore.cli.classify.experiment import resolve
 from explore.cli.main import main
 
 TINY = Study(

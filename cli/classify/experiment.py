@@ -16,8 +16,7 @@ from explore.core import machine, tree
 from explore.core.errors import InputError, counted, listed
 from explore.core.rng import Rng
 from explore.execution import parallel
-from explore.images import Images, load, read_inputs
-from explore.images import read as read_images
+from explore.images import Images, load, read as read_images, read_inputs
 from explore.images.base import ImageFiles
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor

@@ -13,8 +13,7 @@ import torch
 from joblib.externals.loky import get_reusable_executor
 
 from explore.cli.problem import place
-from explore.cli.rl.settings import Settings
-from explore.cli.rl.settings import resolve as resolve
+from explore.cli.rl.settings import Settings, resolve as resolve
 from explore.cli.rl.training import Emit, Piece, Position, Training
 from explore.cli.start import WARNING
 from explore.core.context import execute, execution

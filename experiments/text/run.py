@@ -27,6 +27,7 @@ KFAC = [
     {"lr": 0.01, "prior_variance": 0.05, "kl_weight": 0.01}, {"lr": 0.003, "prior_variance": 0.05, "kl_weight": 0.01},
 ]  # fmt: skip
 VOGN = [
+    {"lr": 0.00001}, {"lr": 0.00003},
     {"lr": 0.0001, "prior_variance": 0.05}, {"lr": 0.0005, "prior_variance": 0.05}, {"lr": 0.0005},
     {"lr": 0.0005, "prior_variance": 0.05, "kl_weight": 0.01},
 ]  # fmt: skip

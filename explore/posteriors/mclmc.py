@@ -90,9 +90,10 @@ class MCLMC(SampledPosterior):
     }  # fmt: skip
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.net.norms or self.net.points:
-            raise InputError("mclmc does not support batch norm or point estimates; use a network without them")
+            advice = 'use bayesian="everything", or a network without them'
+            raise InputError(f"mclmc does not support batch norm or point estimates; {advice}")
+        super().__post_init__()
 
     @property
     def before(self) -> int:

@@ -101,10 +101,10 @@ def test_settings_that_are_none(explore, text):
     assert "pool.explore/config.json is damaged" in sentence(explore("suggest", "pool.csv"))
 
 
-def test_a_campaign_of_an_older_version(explore):
+def test_a_campaign_of_another_version(explore):
     Path("pool.explore").mkdir()
     Path("pool.explore/config.json").write_text('{"settings": {}, "rows": 3, "format": 1}')
-    message = "pool.explore/config.json was written by an older version of explore; continue with that version"
+    message = "pool.explore/config.json was written by another version of explore; continue with that version"
     assert message in sentence(explore("suggest", "pool.csv"))
 
 

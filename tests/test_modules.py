@@ -3,6 +3,7 @@
 import copy
 import re
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -423,6 +424,11 @@ def test_frozen_parameters_stay_as_they_are():
 def test_what_nothing_selects_is_one_sentence():
     with pytest.raises(InputError, match=r"bayesian='tail\.\*' selects no layer; .* are body\.0, body\.3, head\.1"):
         Net(Named(), bayesian="tail.*")
+    wrongs: list[Any] = ["tail", nn.BatchNorm1d, [], "1.weight"]
+    for wrong in wrongs:
+        module = chain(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+        with pytest.raises(InputError, match="selects no layer; those that can have a distribution are 0, 2"):
+            Net(module, bayesian=wrong if wrong == [] else ["all", wrong])
 
 
 def test_parameters_besides_weights_start_where_the_module_is_and_have_a_prior_around_no_change():

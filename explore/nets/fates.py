@@ -107,12 +107,7 @@ def fates(root: nn.Module, bayesian: Bayesian) -> Fates:
     slots = {id(t) for group in (*chosen, *norms, *affine) for t in group.layer.parameters(recurse=False)}
     free = {key: t for key, t in root.named_parameters() if t.requires_grad and id(t) not in slots}
     own = {key: t for key, t in free.items() if _names(bayesian, *_owner(root, key))}
-    if not (chosen or entries or own):
-        kinds_of = listed([kind.__name__ for kind in WEIGHTS])
-        if not weights:
-            raise InputError(f"the network has no layer that can have a distribution: {kinds_of}")
-        known = listed([shown_name(group.names[0]) or "the network itself" for group in weights])
-        raise InputError(f"bayesian={bayesian!r} selects no layer; those that can have a distribution are {known}")
+    _check_used(bayesian, root, weights, affine)
     if own and norms:
         name = shown_name(next(iter(own)))
         raise InputError(f"{name!r} cannot have a distribution beside batch normalisation; leave it out by bayesian=")
@@ -175,6 +170,20 @@ def _selects(bayesian: Any, name: str, group: Group, last: Group) -> bool:
     if isinstance(bayesian, Sequence):
         return any(_selects(each, name, group, last) for each in bayesian)
     return bool(bayesian(name, group.layer))
+
+
+def _check_used(bayesian: Bayesian, root: nn.Module, weights: list[Group], affine: list[Group]) -> None:
+    """Raise InputError if `bayesian`, or an item of it, selects nothing."""
+    if not weights and bayesian in ("all", "last"):
+        known = listed([kind.__name__ for kind in WEIGHTS])
+        raise InputError(f"the network has no layer that can have a distribution: {known}")
+    others = [([shown_name(name) for name in group.names], group.layer) for group in affine]
+    others += [_owner(root, key) for key, t in root.named_parameters() if t.requires_grad]
+    for one in bayesian if isinstance(bayesian, list | tuple) and bayesian else [bayesian]:
+        layers = any(_selects(one, shown_name(name), group, weights[-1]) for group in weights for name in group.names)
+        if not layers and not any(_names(one, names, owner) for names, owner in others if type(owner) not in NORMS):
+            known = listed([shown_name(group.names[0]) or "the network itself" for group in weights])
+            raise InputError(f"bayesian={one!r} selects no layer; those that can have a distribution are {known}")
 
 
 def _names(bayesian: Any, names: Sequence[str], owner: nn.Module) -> bool:

@@ -8,6 +8,7 @@ Precisions tau_o ~ Gamma(a0, b0) of a Gaussian likelihood have the closed form
 for a batch D of B examples that count as N examples.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ class SampledPosterior(Predictive):
     `state.scales` [R, S, M] has 1 / b(w) of each draw, 0 before any data; None without unknown noise.
     """
 
-    likelihood: Any  # subclasses refuse those that they do not support
+    likelihood: Any  # see `check_supported`
     warmup: int = 100  # updates before the draws that are kept
     chains: int = 4  # C
 
@@ -38,9 +39,14 @@ class SampledPosterior(Predictive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_supported()
         if self.draws < 4:
             least = f"at least {self.before + 4}: {self.before} before the draws, and 4 draws"
             raise InputError(f"epochs is {self.epochs}; it must be {least}")
+
+    @abstractmethod
+    def check_supported(self) -> None:
+        """Raise InputError for a network or likelihood that is not supported."""
 
     @property
     def before(self) -> int:

@@ -61,9 +61,8 @@ class HMC(SampledPosterior):
     partial: ClassVar[bool] = False  # the log-likelihoods for NumPyro do not handle NaN
     mixture_error: ClassVar[str] = "hmc samples the exact posterior, so mixing fits adds nothing; use more chains"
 
-    def __post_init__(self) -> None:
-        _sampler(self)  # refuses networks before settings
-        super().__post_init__()
+    def check_supported(self) -> None:
+        _sampler(self)
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
         """Return an initial state with draws from the prior; each chain starts at a different draw."""

@@ -89,11 +89,10 @@ class MCLMC(SampledPosterior):
         "chains": "[1, 1000]", "start": "[0, inf)", "warmup": "[1, inf)", "energy_variance": "(0, 10]"
     }  # fmt: skip
 
-    def __post_init__(self) -> None:
+    def check_supported(self) -> None:
         if self.net.norms or self.net.points:
             advice = 'use bayesian="everything", or a network without them'
             raise InputError(f"mclmc does not support batch norm or point estimates; {advice}")
-        super().__post_init__()
 
     @property
     def before(self) -> int:

@@ -148,7 +148,7 @@ def _read(folder: Path, trusted: Sequence[str]) -> State | None:
         return None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); remove it, and set the options again") from error
-    if content.get("format") != FORMAT or learnt is None:
+    if learnt is None:
         raise files.other_version(path)
     trust.check(folder, recorded, trusted)
     return State(read(Settings, recorded, str(path)), rows, learnt)

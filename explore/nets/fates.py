@@ -175,15 +175,15 @@ def _selects(bayesian: Any, name: str, group: Group, last: Group) -> bool:
 def _check_used(bayesian: Bayesian, root: nn.Module, weights: list[Group], affine: list[Group]) -> None:
     """Raise InputError if `bayesian`, or an item of it, selects nothing."""
     if not weights and bayesian in ("all", "last"):
-        known = listed([kind.__name__ for kind in WEIGHTS])
-        raise InputError(f"the network has no layer that can have a distribution: {known}")
-    others = [([shown_name(name) for name in group.names], group.layer) for group in affine]
-    others += [_owner(root, key) for key, t in root.named_parameters() if t.requires_grad]
+        kinds = listed([kind.__name__ for kind in WEIGHTS])
+        raise InputError(f"the network has no layer that can have a distribution: {kinds}")
+    besides = [([shown_name(name) for name in group.names], group.layer) for group in affine]
+    besides += [_owner(root, key) for key, t in root.named_parameters() if t.requires_grad]
     for one in bayesian if isinstance(bayesian, list | tuple) and bayesian else [bayesian]:
         layers = any(_selects(one, shown_name(name), group, weights[-1]) for group in weights for name in group.names)
-        if not layers and not any(_names(one, names, owner) for names, owner in others if type(owner) not in NORMS):
-            known = listed([shown_name(group.names[0]) or "the network itself" for group in weights])
-            raise InputError(f"bayesian={one!r} selects no layer; those that can have a distribution are {known}")
+        if not layers and not any(_names(one, names, owner) for names, owner in besides if type(owner) not in NORMS):
+            allowed = listed([shown_name(group.names[0]) or "the network itself" for group in weights])
+            raise InputError(f"bayesian={one!r} selects no layer; those that can have a distribution are {allowed}")
 
 
 def _names(bayesian: Any, names: Sequence[str], owner: nn.Module) -> bool:

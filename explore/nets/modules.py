@@ -43,14 +43,14 @@ class Buffers:
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Raise InputError if a forward pass within the block changes a buffer."""
-        before = self._versions()
+        before = self._versions()  # holds the tensors: a new one could otherwise get the address of the old
         yield
-        if changed := [name for name, version in self._versions().items() if version != before[name]]:
-            raise InputError(f"forward() changes the buffer {changed[0][1]!r}; buffers must stay fixed")
+        for (_, _, name, _), (old, version), (new, now) in zip(self._all, before, self._versions(), strict=True):
+            if new is not old or now != version:
+                raise InputError(f"forward() changes the buffer {name!r}; buffers must stay fixed")
 
-    def _versions(self) -> dict[tuple[int, str], tuple[int, int]]:
-        tensors = {(id(module), name): table[name] for module, table, name, _ in self._all}
-        return {key: (id(t), getattr(t, "_version", 0)) for key, t in tensors.items()}
+    def _versions(self) -> list[tuple[Any, int]]:
+        return [(table[name], getattr(table[name], "_version", 0)) for _, table, name, _ in self._all]
 
 
 class _RandomOperations(TorchDispatchMode):

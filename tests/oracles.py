@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from explore.core.shapes import flatten as flat, unflatten as unflat
-from explore.inference.structures import base
 from explore.inference.structures.base import Blocks, Diagonal
 from explore.inference.structures.dense import DenseFactor
 from explore.inference.structures.kronecker import KroneckerFactor
@@ -97,7 +96,9 @@ def dense(factor):
         return flat(factor.columns).mT @ flat(factor.columns) + torch.diag_embed(flat(factor.diagonal))
     if isinstance(factor, Triangular):
         return torch.cholesky_inverse(factor.root_)
-    return base.dense(factor, [c.diagonal.shape[1:] for c in factor.conditionals])
+    shapes = [c.diagonal.shape[1:] for c in factor.conditionals]
+    units = torch.eye(sum(i * o for i, o in shapes)).expand(len(factor.logdet()), -1, -1).to(factor.logdet())
+    return torch.linalg.inv(flat(factor.solve(unflat(units, shapes))))
 
 
 def squared_projection(d, p, directions):

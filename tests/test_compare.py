@@ -83,7 +83,7 @@ def test_the_bound_of_a_mixture_is_below_its_own_by_log_k_at_most():
     kl, nll = last.scalars["train/kl"], last.scalars["train/nll"]
     torch.testing.assert_close(kl, p.divergence(last.state))
     torch.testing.assert_close(last.scalars["train/elbo"], -(36 * nll + kl))
-    assert all(last.scalars[f"structure/{name}"].isnan().all() for name in compare.STRUCTURE)
+    assert last.scalars["structure/effective_rank"].isnan().all()
     without = trained("mc-dropout", members=3)[2]
     assert without.scalars["train/kl"].isnan().all() and without.scalars["test/rmse"].isfinite().all()
 

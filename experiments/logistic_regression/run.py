@@ -29,9 +29,8 @@ from explore import registry
 from explore.cli.script import Script
 from explore.core.errors import InputError
 from explore.core.rng import Rng
-from explore.core.shapes import flatten
+from explore.core.shapes import flatten, unflatten
 from explore.data import Dataset, load, load_table
-from explore.inference.structures.base import dense
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Bernoulli
 from explore.nets.net import Net
@@ -103,7 +102,8 @@ def train(name: str, problem: exact.Problem, epochs: int, rng: Rng, progress: Pr
     progress.remove_task(task)
     check(name, event.state)
     mean, precision, scale = model.gaussian(event.state)
-    covariance = scale * torch.linalg.inv(dense(precision, model.coordinates))
+    units = unflatten(torch.eye(len(heights), dtype=rng.dtype).expand(replicas, -1, -1), model.coordinates)
+    covariance = scale * flatten(precision.solve(units))
     return exact.Normal(heights * flatten(mean), heights[:, None] * heights * covariance)
 
 

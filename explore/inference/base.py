@@ -284,10 +284,8 @@ class Variational(Predictive):
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
         """Draw n samples of the coordinates from q, a tuple of [R, n, I, O]. `sample` builds layers from these."""
 
-    # Over all coordinates, in nats: KL(new || old), KL(q || prior), and KL(q' || q) after one step of size rho on the
-    # log-likelihood of each example alone.
-    @abstractmethod
-    def kl(self, new: State, old: State) -> Float[Tensor, " R"]: ...
+    # Over all coordinates, in nats: KL(q || prior), and KL(q' || q) after one step of size rho on the log-likelihood of
+    # each example alone.
     @abstractmethod
     def kl_prior(self, state: State) -> Float[Tensor, " R"]: ...
     @abstractmethod

@@ -27,7 +27,7 @@ from explore.core.linalg import added, identity, moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
 from explore.inference.base import LEAST, MOST, Prior, Variational
-from explore.inference.structures.base import Factor, dot, sample_gradients
+from explore.inference.structures.base import Factor, sample_gradients
 from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer, Layers, Network, Noise
 
@@ -122,15 +122,6 @@ class GaussianPosterior(Variational):
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
         return drawn(self.gaussian(state), n, rng)
 
-    def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
-        mean, precision, scale = self.gaussian(new)
-        mean0, precision0, scale0 = self.gaussian(old)
-        d = tuple((m - m0).unsqueeze(1) for m, m0 in zip(mean, mean0, strict=True))
-        trace = precision0.trace(precision) * (scale / scale0)
-        mahalanobis = dot(d, precision0.multiply(d)).squeeze(1) / scale0
-        logdet = precision.logdet() - precision0.logdet() - self.dimension * math.log(scale / scale0)
-        return 0.5 * (trace + mahalanobis - self.dimension + logdet)
-
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
         mean, precision, scale = self.gaussian(state)
         total = precision.logdet() - self.dimension * (1 + math.log(scale))
@@ -150,25 +141,15 @@ class GaussianPosterior(Variational):
         learned = learned._replace(variance=best_variance(second, biases))
         return settle(state._replace(common=state.common._replace(prior=learned)), state)
 
-    def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
-        """Measure how far the data determine the W coordinates. Return a dict name -> [R].
+    def effective_rank(self, state: State) -> Float[Tensor, " R"]:
+        """Return W - tr(Lambda_0 Lambda^-1), the number of well-determined parameters (MacKay 1992).
 
-        With the posterior precision Lambda = P / scale (see `gaussian`) and the prior precision Lambda_0:
-        `damping_share`: tr(Lambda_0) / tr(Lambda).
-        `effective_rank`: W - tr(Lambda_0 Lambda^-1), the number of well-determined parameters (MacKay 1992).
-        `condition`: the condition number of P, NaN if P is too large for an eigendecomposition.
+        Lambda is the posterior precision of the W coordinates, and Lambda_0 the prior precision.
         """
         mean, precision, scale = self.gaussian(state)
-        eigenvalues = precision.eigenvalues().double()
-        pairs = zip(self.variances(state), mean, strict=True)
-        prior = [torch.ones_like(m, dtype=torch.float64) / eta for eta, m in pairs]
-        held = torch.stack([(p * v).sum((1, 2)) for p, v in zip(prior, precision.variance(), strict=True)]).sum(0)
-        numbers = {
-            "damping_share": torch.stack([p.sum((1, 2)) for p in prior]).sum(0) * scale / eigenvalues.sum(1),
-            "effective_rank": self.dimension - scale * held,
-            "condition": eigenvalues.amax(1) / eigenvalues.amin(1),
-        }
-        return {name: value.to(mean[0]) for name, value in numbers.items()}
+        pairs = zip(self.variances(state), precision.variance(), strict=True)
+        shares = torch.stack([(v.double() / eta).sum((1, 2)) for eta, v in pairs])
+        return (self.dimension - scale * shares.sum(0)).to(mean[0])
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
         """Return KL(q' || q) to order rho^2 for a step per example: dmu = rho Sigma E[g], dLambda = rho E[g g^T]."""

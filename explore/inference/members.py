@@ -181,10 +181,6 @@ class VariationalMixture(Mixture):
     def coordinates(self) -> tuple[tuple[int, int], ...]:
         return self.posterior.coordinates
 
-    def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
-        """Return the mean KL over members, an upper bound on the KL between the mixtures, in nats."""
-        return self._mean(self.posterior.kl(_replicas(new), _replicas(old)))
-
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
         """Return the members' mean KL to the prior, which exceeds the KL of the mixture by at most log k nats."""
         return self._mean(self.posterior.kl_prior(_replicas(state)))

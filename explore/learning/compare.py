@@ -33,7 +33,6 @@ POINTS, FEWEST = 50, 10  # measurements of a posterior, and the minimum for each
 TRAINING = 1000  # maximum number of training examples for train/nll
 BINS = 15  # confidence bins
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)  # nominal coverage of central intervals
-STRUCTURE = ("damping_share", "effective_rank", "condition")
 TRAIN = ("bound", "elbo", "objective", "nll", "kl")  # all other tags train/* are reported by some posteriors only
 
 
@@ -199,7 +198,7 @@ def measure(
     test/*: metrics of `Predictor.evaluate` in original units, and the error of `reliability`. If `factor` is given, it
         scales the predictive variance for these metrics, and is reported as test/variance_factor.
     test/joint_log_likelihood: (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s).
-    structure/*: the posterior's `diagnostics`, and the share of its curvature that still comes from the initial value.
+    structure/*: the posterior's `effective_rank`, and the share of its curvature that is still the initial value.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
@@ -222,12 +221,12 @@ def measure(
     test["calibration_error"] = reliability(predictor, splits.test_x, splits.test_y).error
     epistemic = test.pop("epistemic")
     test |= {} if factor is None else {"variance_factor": factor}
-    structure = posterior.diagnostics(state) if hasattr(posterior, "diagnostics") else dict.fromkeys(STRUCTURE, nan)
+    rank = posterior.effective_rank(state) if hasattr(posterior, "effective_rank") else nan
     return {
         **{f"train/{name}": value for name, value in train.items()},
         **{f"test/{name}": value for name, value in sorted(test.items())},
         "uncertainty/epistemic_mean": epistemic,
-        **{f"structure/{name}": structure[name] for name in STRUCTURE},
+        "structure/effective_rank": rank,
         "structure/initial_curvature_share": share,
         **{f"train/{name}": value for name, value in posterior.learned(state).items()},
     }

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from explore.core.context import Number
 from explore.core.errors import InputError
-from explore.core.linalg import eigh, identity, inverse_root, over
+from explore.core.linalg import eigh, inverse_root, over
 from explore.core.rng import Rng
-from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
+from explore.core.shapes import Means, Taps, Weights, flatten
 from explore.execution import parallel
 from explore.inference.structures import base
 from explore.inference.structures.base import Dampings, Diagonal, PerLayer
@@ -37,8 +37,6 @@ POSITIONS = (
     "block-tridiagonal supports dense layers at one position only, not convolutions or a Linear applied to tokens; "
     "use noisy-kfac"
 )
-DENSE = 4096  # maximum number of weights for an exact trace in the KL
-PROBES = 1024  # random vectors that estimate the trace for more weights
 
 
 class Conditional(NamedTuple):
@@ -49,8 +47,6 @@ class Conditional(NamedTuple):
 
     inputs: Float[Tensor, "R I I"]  # K_A: K_A^T A K_A = I and K_A^T C K_A diagonal
     outputs: Float[Tensor, "R O O"]  # K_S
-    inputs_inverse: Float[Tensor, "R I I"]  # K_A^-T = A K_A
-    outputs_inverse: Float[Tensor, "R O O"]
     inputs_rotation: Float[Tensor, "R I I"]  # L^T K_A for A = L L^T, orthonormal
     outputs_rotation: Float[Tensor, "R O O"]
     diagonal: Float[Tensor, "R I O"]  # d = 1 - s_A s_S^T
@@ -58,10 +54,6 @@ class Conditional(NamedTuple):
     def solve(self, v: Tensor) -> Tensor:
         x = base.two_sided(self.inputs, v, self.outputs) / self.diagonal.unsqueeze(1)
         return base.two_sided(self.inputs.mT, x, self.outputs.mT)
-
-    def multiply(self, v: Tensor) -> Tensor:
-        x = base.two_sided(self.inputs_inverse, v, self.outputs_inverse) * self.diagonal.unsqueeze(1)
-        return base.two_sided(self.inputs_inverse.mT, x, self.outputs_inverse.mT)
 
     def root(self, eps: Tensor) -> Tensor:
         # Rotate first: eigenvectors of equal eigenvalues are arbitrary, and samples must not depend on their choice.
@@ -85,15 +77,6 @@ class BlockTridiagonalFactor(NamedTuple):
         u = [*(x - y for x, y in zip(v[:-1], ahead, strict=True)), v[-1]]
         return self._up(tuple(c.solve(x) for c, x in zip(self.conditionals, u, strict=True)))
 
-    def multiply(self, v: Weights) -> Weights:
-        z = [v[0]]
-        for (a, s), x in zip(self.links, v[1:], strict=True):
-            z.append(x + base.two_sided(a, z[-1], s))
-        y = [c.multiply(x) for c, x in zip(self.conditionals, z, strict=True)]
-        for i, (a, s) in reversed(list(enumerate(self.links))):
-            y[i] = y[i] + base.two_sided(a.mT, y[i + 1], s.mT)
-        return tuple(y)
-
     def root(self, eps: Weights) -> Weights:
         return self._up(tuple(c.root(e) for c, e in zip(self.conditionals, eps, strict=True)))
 
@@ -107,16 +90,6 @@ class BlockTridiagonalFactor(NamedTuple):
             spread[i + 1] = spread[i + 1] + ahead.variance()  # of the diagonal of K diag(1/d) K^T
         return tuple(spread)
 
-    def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Return tr(P new^-1) for this matrix P. Above 4096 weights, estimate tr(P new^-1 - I) with random vectors."""
-        like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
-        if weights <= DENSE:
-            probes, count = identity(weights, like).expand(len(like), -1, -1), 1
-        else:
-            probes, count = Rng(0, like.device, like.dtype).normal(len(like), PROBES, weights), PROBES
-        x = new.root(unflatten(probes, self._shapes))
-        return weights + (flatten(x) * flatten(self.multiply(x)) - probes.square()).sum((1, 2)) / count
-
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         g = tuple(base.mean_gradients(t) for t in taps)
         return (flatten(g) * flatten(self.solve(g))).sum(2)
@@ -127,13 +100,6 @@ class BlockTridiagonalFactor(NamedTuple):
         solved = self.solve(tuple(x.flatten(1, 2) for x in g))
         gram = torch.einsum("rsbw,rtbw->rbst", flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3]))
         return gram.square().mean((2, 3))
-
-    def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return base.dense_eigenvalues(self, self._shapes)
-
-    @property
-    def _shapes(self) -> tuple[tuple[int, int], ...]:
-        return tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
 
     def _up(self, x: Weights) -> Weights:
         """Return Xi^T x, with Xi from the module docstring."""
@@ -196,7 +162,7 @@ class BlockTridiagonalKronecker:
             # Rounding can raise a product of eigenvalues to 1, where Sigma_l would be singular.
             d = (1 - spectrum[0].unsqueeze(2) * spectrum[1].unsqueeze(1)).clamp_min(1e-6)
             (k_a, k_s), (e_a, e_s) = basis, rotation
-            conditionals.append(Conditional(k_a, k_s, pair.inputs @ k_a, pair.outputs @ k_s, e_a, e_s, d))
+            conditionals.append(Conditional(k_a, k_s, e_a, e_s, d))
         return BlockTridiagonalFactor(tuple(conditionals), tuple(links)), torch.stack(oks).all(0)
 
     def start_share(self, q: Chain) -> Float[Tensor, " R"]:

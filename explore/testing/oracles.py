@@ -18,11 +18,11 @@ def kl(mean: Tensor, covariance: Tensor, mean0: Tensor, covariance0: Tensor) -> 
 
 
 def implied_gaussian(posterior: Any, state: State) -> tuple[Tensor, Tensor]:
-    """Return mean [R, n] and covariance [R, n, n] of `posterior.gaussian`, from its matrix times the n unit vectors."""
+    """Return mean [R, n] and covariance [R, n, n] of `posterior.gaussian`, from solutions for the n unit vectors."""
     mean, precision, scale = posterior.gaussian(state)
     centre = flat(tuple(m.unsqueeze(1) for m in mean)).squeeze(1)
     units = torch.eye(centre.shape[1]).to(centre).expand(len(centre), -1, -1)
-    return centre, torch.linalg.inv(flat(precision.multiply(unflat(units, posterior.coordinates))) / scale)
+    return centre, flat(precision.solve(unflat(units, posterior.coordinates))) * scale
 
 
 def log_prob(posterior: Any, state: State, points: Tensor) -> Tensor:

@@ -34,8 +34,7 @@ TAGS = {
     "train/bound", "train/elbo", "train/objective", "train/nll", "train/kl",
     "test/rmse", "test/log_likelihood", "test/joint_log_likelihood",
     "test/coverage_95", "test/crps", "test/calibration_error", "uncertainty/epistemic_mean",
-    "structure/damping_share",
-    "structure/effective_rank", "structure/condition", "structure/initial_curvature_share",
+    "structure/effective_rank", "structure/initial_curvature_share",
 }  # fmt: skip
 
 

@@ -61,10 +61,9 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_products_with_the_matrix_and_its_inverse(make):
+def test_products_with_the_inverse(make):
     factor = make()
     v = tuple(randn(R, S, *shape) for shape in SHAPES)
-    close(oracles.flat(factor.multiply(v)), oracles.flat(v) @ oracles.dense(factor))
     close(oracles.flat(factor.solve(v)), torch.linalg.solve(oracles.dense(factor), oracles.flat(v).mT).mT)
 
 
@@ -78,12 +77,9 @@ def test_root_has_the_inverse_as_covariance(make):
 
 
 def test_numbers(make):
-    factor, new = make(), make()
-    inverse = torch.linalg.inv(oracles.dense(new))
+    factor = make()
     close(factor.logdet(), torch.logdet(oracles.dense(factor)))
-    close(factor.eigenvalues().sort(1).values, torch.linalg.eigvalsh(oracles.dense(factor)))
-    close(oracles.flat(new.variance()), inverse.diagonal(dim1=1, dim2=2))
-    close(factor.trace(new), (oracles.dense(factor) * inverse).sum((1, 2)))
+    close(oracles.flat(factor.variance()), torch.linalg.inv(oracles.dense(factor)).diagonal(dim1=1, dim2=2))
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -244,7 +244,6 @@ def test_single_precision_keeps_directions_a_hundred_million_times_as_precise_as
     solved = oracles.flat(single.solve(units)).diagonal(dim1=1, dim2=2).double()
     torch.testing.assert_close(solved, covariance.diagonal(dim1=1, dim2=2), rtol=1e-3, atol=0)
     torch.testing.assert_close(single.logdet().double(), precision.logdet(), rtol=1e-5, atol=1e-3)
-    torch.testing.assert_close(single.trace(single), torch.full((2,), float(W)), rtol=1e-3, atol=0)
 
 
 def test_more_columns_than_weights_are_not_kept():
@@ -293,7 +292,7 @@ def test_memory_does_not_hold_every_examples_gradient():
     assert 0 < peak_of_updates(setup) < 0.7
 
 
-def test_diagnostics_know_the_prior_of_the_biases():
+def test_the_effective_rank_knows_the_prior_of_the_biases():
     posterior = SLANG(net=Net(mlp(2, [3], 1)), likelihood=Gaussian(), bias_prior_variance=1e6, rank=2, beta=0.1)
     rng = Rng(0, dtype=torch.float64)
     x = rng.normal(2, 8, 2)
@@ -302,8 +301,5 @@ def test_diagnostics_know_the_prior_of_the_biases():
         state, _ = posterior.update(state, Batch(x, x[..., :1]), rng)
     _, covariance = oracles.implied_gaussian(posterior, state)
     prior = torch.tensor([1.0] * 6 + [1e-6] * 3 + [1.0] * 3 + [1e-6], dtype=torch.float64)  # the last row of a layer
-    found = posterior.diagnostics(state)
     rank = 13 - (prior * covariance.diagonal(dim1=1, dim2=2)).sum(1)
-    torch.testing.assert_close(found["effective_rank"], rank, rtol=1e-9, atol=0)
-    trace = torch.linalg.inv(covariance).diagonal(dim1=1, dim2=2).sum(1)
-    torch.testing.assert_close(found["damping_share"], prior.sum() / trace, rtol=1e-9, atol=0)
+    torch.testing.assert_close(posterior.effective_rank(state), rank, rtol=1e-9, atol=0)

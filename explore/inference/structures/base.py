@@ -7,7 +7,7 @@ definite matrix F + damping over all weights of all layers. `PerLayer` applies a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,11 +15,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.core import tree
 from explore.core.context import Number
-from explore.core.linalg import added, held, identity, product, rows_times, triangle_times
+from explore.core.linalg import added, held, product, rows_times, triangle_times
 from explore.core.rng import Rng
-from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
+from explore.core.shapes import Means, Taps, Weights
 from explore.execution import parallel
 
 Statistics = Any
@@ -29,7 +28,6 @@ Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
 Dampings = Damping | tuple[Damping, ...]
 """One damping for all layers, or one per layer."""
 FEW = 9  # maximum number of positions for which squared gradients are computed from pairs of positions
-DENSE = 2048  # maximum number of weights for which a matrix is formed to compute its eigenvalues
 
 
 @runtime_checkable
@@ -37,15 +35,12 @@ class Factor(Protocol):
     """The matrix P = F + damping, [R, W, W], in implicit form. Vectors are tuples of [R, S, I, O], one per layer."""
 
     def solve(self, v: Weights) -> Weights: ...  # P^-1 v
-    def multiply(self, v: Weights) -> Weights: ...  # P v
     def root(self, eps: Weights) -> Weights: ...  # X eps with X X^T = P^-1, to sample with covariance P^-1
     def logdet(self) -> Float[Tensor, " R"]: ...  # log |P|
     def variance(self) -> Means: ...  # the diagonal of P^-1
-    def trace(self, new: Any) -> Float[Tensor, " R"]: ...  # tr(P new^-1) for another factor of the same structure
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...  # g_b^T P^-1 g_b, g_b averaged over S first
     # |P^-1/2 D P^-1/2|_F^2, with D = E_s[g_b g_b^T] projected onto the matrices that the structure can represent
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
-    def eigenvalues(self) -> Float[Tensor, "R W"]: ...  # of P, unordered; NaN if a joint factor is too large
 
 
 @runtime_checkable
@@ -77,9 +72,6 @@ class Blocks(NamedTuple):
     def solve(self, v: Weights) -> Weights:
         return tuple(b.solve(x) for b, x in zip(self.blocks, v, strict=True))
 
-    def multiply(self, v: Weights) -> Weights:
-        return tuple(b.multiply(x) for b, x in zip(self.blocks, v, strict=True))
-
     def root(self, eps: Weights) -> Weights:
         return tuple(b.root(e) for b, e in zip(self.blocks, eps, strict=True))
 
@@ -89,33 +81,11 @@ class Blocks(NamedTuple):
     def variance(self) -> Means:
         return tuple(b.variance() for b in self.blocks)
 
-    def trace(self, new: Blocks) -> Float[Tensor, " R"]:
-        return torch.stack([b.trace(n) for b, n in zip(self.blocks, new.blocks, strict=True)]).sum(0)
-
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         return torch.stack([b.quad(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         return torch.stack([b.curvature(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
-
-    def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return torch.cat([b.eigenvalues() for b in self.blocks], 1)
-
-
-def dense(factor: Factor, shapes: Sequence[tuple[int, int]]) -> Float[Tensor, "R W W"]:
-    """Return the matrix of a factor, from its products with all unit vectors."""
-    like = tree.tensors(factor)[0]
-    eye = identity(sum(i * o for i, o in shapes), like).expand(len(like), -1, -1)
-    return flatten(factor.multiply(unflatten(eye, shapes)))
-
-
-def dense_eigenvalues(factor: Factor, shapes: Sequence[tuple[int, int]]) -> Float[Tensor, "R W"]:
-    """Return the eigenvalues of a factor from its dense form, in cubic time; NaN above 2048 weights."""
-    # Single precision would lose the eigenvalues below 1e-7 times the largest.
-    factor, weights = tree.map_tensors(Tensor.double, factor), sum(i * o for i, o in shapes)
-    if weights <= DENSE:
-        return torch.linalg.eigvalsh(dense(factor, shapes))
-    return torch.full((len(factor.logdet()), weights), torch.nan)
 
 
 class PerLayer:
@@ -189,9 +159,6 @@ class Diagonal(NamedTuple):
     def solve(self, v: Tensor) -> Tensor:
         return self._from(self._to(v) / self.precision.unsqueeze(1))
 
-    def multiply(self, v: Tensor) -> Tensor:
-        return self._from(self._to(v) * self.precision.unsqueeze(1))
-
     def root(self, eps: Tensor) -> Tensor:
         # The symmetric root. Without the first rotation the covariance would be the same. But the basis of the null
         # space of a rank-deficient factor is arbitrary, so rounding errors could change the whole sample.
@@ -205,12 +172,6 @@ class Diagonal(NamedTuple):
             return 1 / self.precision
         return torch.einsum("rij,rjp,rop->rio", self.inputs.square(), 1 / self.precision, self.outputs.square())
 
-    def trace(self, new: Diagonal) -> Float[Tensor, " R"]:
-        if self.inputs is None:
-            return (self.precision / new.precision).sum((1, 2))
-        inputs, outputs = (self.inputs.mT @ new.inputs).square(), (self.outputs.mT @ new.outputs).square()
-        return torch.einsum("rij,rjp,rop,rio->r", inputs, 1 / new.precision, outputs, self.precision)
-
     def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
         return torch.einsum("rbio,rio->rb", mean_gradients(self._rotated(taps)).square(), 1 / self.precision)
 
@@ -218,9 +179,6 @@ class Diagonal(NamedTuple):
         """Return `Factor.curvature` with D = E_s[g_b g_b^T] projected onto diagonal matrices in the block's bases."""
         squares = mean_square_gradients(self._rotated(taps))
         return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
-
-    def eigenvalues(self) -> Float[Tensor, "R w"]:
-        return self.precision.flatten(1)
 
     def _to(self, v: Tensor) -> Tensor:
         return v if self.inputs is None else two_sided(self.inputs, v, self.outputs)

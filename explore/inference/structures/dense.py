@@ -14,7 +14,7 @@ from explore.core.linalg import averaged, identity, inverse_root, over
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
-from explore.inference.structures.base import Dampings, dense_eigenvalues, each_layer, example_gradients
+from explore.inference.structures.base import Dampings, each_layer, example_gradients
 
 MAX_WEIGHTS = 4096  # one matrix then takes 64 MiB in single precision
 
@@ -27,12 +27,6 @@ class DenseFactor(NamedTuple):
     def solve(self, v: Weights) -> Weights:
         return self._combine(self._inner(v))
 
-    def multiply(self, v: Weights) -> Weights:
-        root = self._matrix()
-        half = torch.linalg.solve_triangular(root.mT, flatten(v).mT, upper=True)  # L^T v
-        product = torch.linalg.solve_triangular(root, half, upper=False)
-        return unflatten(product.mT, self._shapes)
-
     def root(self, eps: Weights) -> Weights:
         return self._combine(flatten(eps))
 
@@ -41,11 +35,6 @@ class DenseFactor(NamedTuple):
 
     def variance(self) -> Means:
         return tuple(x.square().sum(1) for x in self.rows)
-
-    def trace(self, new: DenseFactor) -> Float[Tensor, " R"]:
-        """Return tr(P new^-1) = |X|_F^2 with X = L'^-1 L, the solution of X L^-1 = L'^-1, where `new` is L' L'^T."""
-        ratio = torch.linalg.solve_triangular(self._matrix(), new._matrix(), upper=False, left=False)
-        return ratio.square().sum((1, 2))
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         means = (tuple(x.mean(1) for x in g) for g in example_gradients(taps))
@@ -59,13 +48,6 @@ class DenseFactor(NamedTuple):
             white = self._inner(tuple(x.flatten(1, 2) for x in g)).unflatten(1, (s, b)).transpose(1, 2)
             parts.append((white @ white.mT).square().sum((2, 3)) / s**2)
         return torch.cat(parts, 1)
-
-    def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return dense_eigenvalues(self, self._shapes)
-
-    @property
-    def _shapes(self) -> tuple[tuple[int, int], ...]:
-        return tuple((x.shape[2], x.shape[3]) for x in self.rows)
 
     def _matrix(self) -> Float[Tensor, "R W W"]:
         return flatten(self.rows)

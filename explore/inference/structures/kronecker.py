@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core.context import Number
-from explore.core.linalg import added, averaged, eigh, identity, inverse_root, inverse_triangle, over
+from explore.core.linalg import added, averaged, eigh, identity, inverse_root, over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution import parallel
@@ -50,10 +50,6 @@ class KroneckerFactor(NamedTuple):
         # For one vector, multiplying by each root is faster than multiplying the roots with each other.
         return self.root(base.two_sided(self.inputs.mT, v, self.outputs.mT, upper=False))
 
-    def multiply(self, v: Tensor) -> Tensor:
-        a, s = self._matrices()
-        return base.two_sided(a, v, s)
-
     def root(self, eps: Tensor) -> Tensor:
         return base.two_sided(self.inputs, eps, self.outputs, upper=True)
 
@@ -64,10 +60,6 @@ class KroneckerFactor(NamedTuple):
 
     def variance(self) -> Float[Tensor, "R I O"]:
         return self.inputs.square().sum(1).unsqueeze(2) * self.outputs.square().sum(1).unsqueeze(1)
-
-    def trace(self, new: KroneckerFactor) -> Float[Tensor, " R"]:
-        a, s = self._matrices()
-        return (a * _gram(new.inputs)).sum((1, 2)) * (s * _gram(new.outputs)).sum((1, 2))
 
     def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
         a, g = self._whiten(taps)  # [R, B, (S T), I], [R, B, (S T), O]
@@ -100,20 +92,12 @@ class KroneckerFactor(NamedTuple):
             total = x.square().sum((2, 3, 4))
         return (inputs / o + outputs / i - total.square() / (i * o)) / taps.grads.shape[1] ** 2
 
-    def eigenvalues(self) -> Float[Tensor, "R w"]:
-        a, s = (torch.linalg.svdvals(root) ** -2 for root in self)
-        return (a.unsqueeze(2) * s.unsqueeze(1)).flatten(1)
-
     def _whiten(self, taps: Taps) -> tuple[Tensor, Tensor]:
         a = torch.einsum("rsbti,rji->rbstj", taps.inputs, self.inputs)
         g = torch.einsum("rsbto,rpo->rbstp", taps.grads, self.outputs)
         if taps.grads.shape[3] > 1:  # with one position, inputs shared by all samples need no copies
             a = a.expand(-1, -1, g.shape[2], -1, -1)
         return a.flatten(2, 3), g.flatten(2, 3)
-
-    def _matrices(self) -> tuple[Tensor, Tensor]:
-        a, s = (lower @ lower.mT for lower in map(inverse_triangle, self))
-        return a, s
 
 
 def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:

@@ -24,7 +24,7 @@ from explore.core.linalg import basis, eigh, held, identity, inverse_triangle
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, flatten, unflatten
 from explore.execution import parallel
-from explore.inference.structures.base import dense_eigenvalues, dot, example_gradients
+from explore.inference.structures.base import dot, example_gradients
 
 Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
 """A set of L vectors over all weights, in the same layout as weight samples."""
@@ -118,10 +118,6 @@ class LowRankFactor(NamedTuple):
         half = self._half()
         return half.times(half.turned(v))
 
-    def multiply(self, v: Vectors) -> Vectors:
-        low = combine(inner(v, self.columns), self.columns)
-        return tuple(torch.addcmul(x, y, d.unsqueeze(1)) for x, y, d in zip(low, v, self.diagonal, strict=True))
-
     def root(self, eps: Vectors) -> Vectors:
         return self._half().times(eps)
 
@@ -136,12 +132,6 @@ class LowRankFactor(NamedTuple):
         return tuple(
             torch.maximum(1 / d - z.square().sum(1), 1 / (d + u.square().sum(1))).to(like) for like, d, u, z in parts
         )
-
-    def trace(self, new: LowRankFactor) -> Float[Tensor, " R"]:
-        """Return tr(P new^-1) = sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
-        low = torch.linalg.diagonal(inner(self.columns, new.solve(self.columns))).sum(1)
-        rest = [(d * v).sum((1, 2)) for d, v in zip(self.diagonal, new.variance(), strict=True)]
-        return torch.stack(rest).sum(0) + low
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         half, means = self._half(), (tuple(x.mean(1) for x in g) for g in _cached_gradients(taps))
@@ -175,9 +165,6 @@ class LowRankFactor(NamedTuple):
             diagonal = (outside.square() * (variance.square().unsqueeze(1) - 2 * shared)).sum(2)
             parts.append(low + 2 * cross + diagonal + weighted.square().sum((2, 3)))
         return torch.cat(parts, 1)
-
-    def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return dense_eigenvalues(self, tuple((d.shape[1], d.shape[2]) for d in self.diagonal))
 
     def _core(self) -> Float[Tensor, "R L L"]:
         """Return C^-1, lower triangular, in double precision, with C C^T = I + V^T V and V = d^-1/2 U."""

@@ -96,9 +96,6 @@ class Triangular(NamedTuple):
     def solve(self, v: Tensor) -> Tensor:
         return (v.flatten(2) @ self.root_ @ self.root_.mT).view_as(v)
 
-    def multiply(self, v: Tensor) -> Tensor:
-        return torch.cholesky_solve(v.flatten(2).mT, self.root_).mT.reshape(v.shape)
-
     def root(self, eps: Tensor) -> Tensor:
         return (eps.flatten(2) @ self.root_.mT).view_as(eps)
 
@@ -108,18 +105,12 @@ class Triangular(NamedTuple):
     def variance(self) -> Tensor:
         return self.root_.square().sum(2).unsqueeze(1)
 
-    def trace(self, new: Triangular) -> Float[Tensor, " R"]:
-        return torch.linalg.solve_triangular(self.root_, new.root_, upper=False).square().sum((1, 2))
-
     def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
         return self._white(taps).mean(1).square().sum(2)
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
         white = self._white(taps).transpose(1, 2)
         return (white @ white.mT).square().mean((2, 3))
-
-    def eigenvalues(self) -> Float[Tensor, "R n"]:
-        return 1 / torch.linalg.svdvals(self.root_).square()
 
     def _white(self, taps: Taps) -> Float[Tensor, "R S B n"]:
         """Return L^T g for the gradient g of each example; axes T and I of the taps have length 1 here."""

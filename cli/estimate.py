@@ -1,7 +1,7 @@
 """Means with standard errors, and names and formats of metrics."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,8 +9,6 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
-
-from explore.inference.base import LEAST, MOST
 
 SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1, "crps": 1}  # 1: lower is better; -1: higher is better
 TITLES = {
@@ -56,14 +54,6 @@ def estimate(values: Tensor | ArrayLike) -> Estimate:
     numbers = values.double() if isinstance(values, Tensor) else torch.tensor(np.asarray(values, float))
     se = float(numbers.std()) / len(numbers) ** 0.5 if len(numbers) > 1 else math.nan
     return Estimate(float(numbers.mean()), se)
-
-
-def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
-    """Return a sentence on prior variances, among `learned` (name -> one per replica), that ended at a bound, or ""."""
-    variances = {name: v for name, v in learned.items() if name.startswith("prior_variance")}
-    at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in variances.items()}
-    where = ", ".join(f"{name} in {n} of {len(learned[name])} {replicas}" for name, n in at.items() if n)
-    return f"learned variances ended at a bound ({LEAST:g} or {MOST:g}): {where}." if where else ""
 
 
 def decimals(values: ArrayLike) -> int:

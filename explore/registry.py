@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from explore.core.errors import InputError, check_known, check_settings, describe, one_of, raised, shown
 
 FOR_ROWS = ("small", "hundreds", "classes")  # presets that `recommended_settings` selects by the number of rows
-POSTERIOR = ("init", "update", "sample", "end_epoch")  # required methods
+POSTERIOR = ("init", "update", "sample", "finish")  # required methods
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
     "images": "set of images", "bonuses": "bonus",

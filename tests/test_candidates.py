@@ -28,7 +28,6 @@ def alike(name, *settings):
     [
         ("noisy-kfac", [{"lr": 0.1, "beta": 0.1, "epochs": 9}, {"lr": 0.2, "beta": 0.3, "epochs": 9}], True),
         ("noisy-kfac", [{"prior_variance": 2}, {"prior_variance": 0.5}, {"prior_variance": 1.0}], True),
-        ("noisy-kfac", [{"prior_variance": 1.0}, {"prior_variance": "learned"}], False),
         ("noisy-kfac", [{"trust_region": 1.0}, {"trust_region": None}], False),
         ("noisy-kfac", [{"lr": 0.1, "samples": 2}, {"lr": 0.2, "samples": 3}], False),
         ("bbb", [{"initial_std": 0.1}, {"initial_std": 0.2}], False),  # `init` reads it

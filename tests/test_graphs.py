@@ -55,7 +55,6 @@ def fitted(posterior, monkeypatch, recordable):
         {},
         {"statistics_interval": 2, "factor_interval": 3, "lr_schedule": "linear"},
         {"warm_start": 0.5, "adaptive_damping": False, "decay": 0.5},
-        {"prior_variance": "learned"},
     ],
 )
 def test_fit_has_the_same_epochs_with_replays(settings, monkeypatch):
@@ -276,9 +275,7 @@ def compiled(posterior, monkeypatch, backend):
 
 
 @pytest.mark.slow  # contracts compile the updates of every posterior
-@pytest.mark.parametrize(
-    "settings", [{}, {"statistics_interval": 2, "factor_interval": 3}, {"prior_variance": "learned"}]
-)
+@pytest.mark.parametrize("settings", [{}, {"statistics_interval": 2, "factor_interval": 3}])
 def test_compiled_fits_are_plain_ones_but_for_the_last_digits(settings, monkeypatch):
     ours, recorded = compiled(made(**settings), monkeypatch, "eager")
     theirs, _ = compiled(made(**settings), monkeypatch, None)

@@ -15,7 +15,7 @@ from explore import data
 from explore.acquisitions.base import Choice
 from explore.cli.active.experiment import Experiment
 from explore.cli.display import literal
-from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, title
+from explore.cli.estimate import TITLES, Estimate, decimals, estimate, metrics, spread, title
 from explore.cli.problem import NESTED
 from explore.cli.report import drawing, page
 from explore.cli.report.session import Opened, readable
@@ -157,16 +157,14 @@ def verdict(arms: Mapping[str, drawing.Lines]) -> str:
 
 
 def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
-    """Yield warnings about failed fits and, in the last round, too much initial curvature or variances at a bound."""
+    """Yield warnings about failed fits and, in the last round, too much initial curvature."""
     for row in results[~results.alive].itertuples():
         where = f"Trial {row.trial}, arm {row.arm}"
         yield f"{where}: the fit on {row.labels} labels diverged and was stopped."
-    notes, history = [], experiment.history
+    history = experiment.history
     if (shares := history.get("initial_curvature_share")) is not None:
-        notes.append(curvature_note(shares[-1][history["alive"][-1]].tolist()))
-    learned = {name: past[-1] for name, past in history.items()}
-    notes.append(clipped(learned, "fits"))
-    yield from (f"Last round: {note}" for note in notes if note)
+        if note := curvature_note(shares[-1][history["alive"][-1]].tolist()):
+            yield f"Last round: {note}"
 
 
 def summary(arms: Mapping[str, drawing.Lines]) -> dict[str, Any]:

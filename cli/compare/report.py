@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
-from explore.cli.estimate import SIGN, TITLES, clipped, decimals, estimate, metrics, spread, title
+from explore.cli.estimate import SIGN, TITLES, decimals, estimate, metrics, spread, title
 from explore.cli.report import drawing, page
 from explore.cli.report.session import Opened, readable
 from explore.cli.start import Report, file_name
@@ -157,7 +157,7 @@ def verdicts(comparison: Experiment, results: Results) -> Iterator[str]:
 
 
 def failures(comparison: Experiment, results: Results) -> Iterator[str]:
-    """Yield warnings about failed or poor fits, too much initial curvature, and prior variances at a bound."""
+    """Yield warnings about failed or poor fits, and too much initial curvature."""
     s = comparison.splits
     for name, rows in results.items():
         scalars = comparison.finished[name].scalars
@@ -165,7 +165,8 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
         if "r_hat" in learned and (r_hat := float(learned["r_hat"].median())) > DISAGREE:
             yield f"{name}: chains disagree (split R-hat of predictions {r_hat:.2f}). More epochs bring them together."
         shares = rows.initial_curvature_share[rows.alive].tolist() if "initial_curvature_share" in rows else []
-        yield from (f"{name}: {note}" for note in (clipped(learned, "splits"), curvature_note(shares)) if note)
+        if note := curvature_note(shares):
+            yield f"{name}: {note}"
         for split in rows.index[~rows.alive]:
             yield f"Split {split}, {name}: the fit diverged and was stopped."
         if s.scale is not None:

@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def errors(posterior: NoisyEKFAC, state: State, batch: Batch, rng: Rng) -> list[float]:
     """Both measures of r as it is in the posterior, then of K-FAC's eigenvalues in the same basis."""
     _, precision, scale = posterior.gaussian(state)
-    weights, gamma = posterior.sample(state, 100, rng), scale / posterior.eta
+    weights, gamma = posterior.sample(state, 100, rng), scale / posterior.prior_variance
     noise = posterior.likelihood.sample_noise(state.common.noise, 100, rng)
     seen = train_pass(posterior, state, weights, noise, batch, posterior.net.forward)
     taps = steps.fisher_taps("exact", posterior.likelihood, seen, rng)

@@ -49,7 +49,6 @@ CANDIDATES: dict[str, Candidate] = {
     "five, prior variance 0.3": ("noisy-kfac", LATE_FIVE | {"prior_variance": 0.3}),
     "five, prior variance 0.5": ("noisy-kfac", LATE_FIVE | {"prior_variance": 0.5}),
     "five, prior variance 1": ("noisy-kfac", LATE_FIVE | {"prior_variance": 1.0}),
-    "five, learned prior variances": ("noisy-kfac", LATE_FIVE | {"prior_variance": "learned"}),
     "one": ("noisy-kfac", LATE),
     "one, prior variance 0.3": ("noisy-kfac", LATE | {"prior_variance": 0.3}),
     "one, batches of 32": ("noisy-kfac", LATE | SMALLER),

@@ -2,10 +2,6 @@
 
 A posterior is a frozen dataclass of settings. Its methods are pure functions of a state, a NamedTuple of tensors with a
 field `common`.
-
-A learned prior variance eta maximises the ELBO in closed form for fixed q = N(M, Sigma). If n coordinates share eta,
-eta = (|M|^2 + tr Sigma) / n (Graves, Practical Variational Inference for Neural Networks, 2011), clipped to [1e-4,
-1e2]. Setting eta at the end of each epoch cannot lower the ELBO. The new eta takes effect at the next update of q.
 """
 
 from __future__ import annotations
@@ -13,34 +9,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from explore.core import tree
-from explore.core.context import Turn
+from explore.core.context import Number, Turn
 from explore.core.errors import Checked, InputError
-from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State, Weights
-from explore.inference.structures.base import Dampings
 from explore.inference.updates import adam
 from explore.inference.updates.adam import NormPolicy, NormState, PointsState
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, Phi, check_likelihood, count_samples
 
 L = TypeVar("L", bound=Layer)
-LEAST, MOST = 1e-4, 1e2
 Rows = float | Float[Tensor, "_R _I 1"]
 """The prior variance of one coordinate tensor: a scalar, one per replica ([R, 1, 1]) or one per row ([R, I, 1])."""
-
-
-class Prior(NamedTuple):
-    """Learned prior variances: [R, 1, 1] per coordinate tensor, or [R, I, 1] if biases have a separate variance."""
-
-    variance: tuple[Float[Tensor, "R _I 1"], ...]  # eta, set at the end of the last epoch
-    held: tuple[Float[Tensor, "R _I 1"], ...]  # eta at the last update, for densities that depend on it
 
 
 class Common(NamedTuple):
@@ -52,7 +38,6 @@ class Common(NamedTuple):
     taken: Int[Tensor, " R"]  # accepted updates of each replica: some posteriors reject steps
     n_data: Float[Tensor, ""]  # N, the effective data size; on the CPU
     norms: NormState  # batch-norm layers
-    prior: Prior | None = None  # learned prior variances; None: prior_variance is fixed
     points: PointsState = PointsState()  # point estimates
 
 
@@ -99,13 +84,6 @@ class Predictive(Checked, ABC):
             raise InputError(f"{self.pretrained_error}; leave trained=True out of Net")
         check_likelihood(self.likelihood)
         super().__post_init__()
-        if getattr(self, "prior_variance", None) == "learned" and self.own_bias_variance is None:
-            raise InputError(f"{type(self).__name__} does not learn prior_variance; set it to a number")
-
-    @property
-    def own_bias_variance(self) -> tuple[bool, ...] | None:
-        """Whether the bias row of each coordinate tensor learns a separate variance; None if this is unsupported."""
-        return None
 
     @abstractmethod
     def init(self, n_data: float, replicas: int, rng: Rng) -> State:
@@ -127,21 +105,13 @@ class Predictive(Checked, ABC):
         """Return the `Turn` of a step (from 1): its scheduled `numbers`, and as `kind` the code branches it takes."""
         return Turn()
 
-    def end_epoch(self, state: State) -> State:
-        """Update the prior variance, if it is learned, after an epoch (in VIME, after a round of updates)."""
-        return state
-
     def learned(self, state: State) -> Info:
-        """Return the values that `end_epoch` estimated, for logging: a dict name -> [R]."""
+        """Return values to log at the end of a fit: a dict name -> [R]."""
         return {}
 
     def initial_curvature_share(self, state: State) -> Float[Tensor, " R"]:
         """Return the share of the curvature estimate, in [0, 1], that still comes from its initial identity matrix."""
         return torch.zeros(len(state.common.alive))
-
-    def start_prior(self, replicas: int, rng: Rng) -> Prior | None:
-        """Return initial values of the learned prior variances, or None if the prior variance is fixed."""
-        return None
 
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
         """Finalise the state after a fit, with a pass over all `batches`; for post-hoc posteriors (Laplace, SWAG).
@@ -218,7 +188,7 @@ class Variational(Predictive):
     Training maximises E_q[log p(D|w)] - kl_weight * KL(q || prior), with the prior N(0, prior_variance).
     """
 
-    prior_variance: float | Literal["learned"] = 1.0  # eta
+    prior_variance: float = 1.0  # eta
     kl_weight: float = 1.0  # lambda; 1 for Bayes' rule
     augmentation: float = 1.0  # rho: the effective number of examples per example under data augmentation
     gain_step: float = 0.01  # rho: the step size in `gain`
@@ -226,54 +196,14 @@ class Variational(Predictive):
     def stands_for(self, examples: float) -> float:
         return self.augmentation * examples
 
-    @property
-    def eta(self) -> Any:
-        """The prior variance: a number, or [R] for candidates. If learned, its initial value, the class default."""
-        default = type(self).prior_variance
-        start = 1.0 if isinstance(default, str) else default
-        return start if isinstance(self.prior_variance, str) else self.prior_variance
-
-    def start_prior(self, replicas: int, rng: Rng) -> Prior | None:
-        biases = self.own_bias_variance if self.prior_variance == "learned" else None
-        if biases is None:
-            return None
-        variance = tuple(
-            torch.full((replicas, inputs if bias else 1, 1), self.eta, dtype=rng.dtype, device=rng.device)
-            for (inputs, _), bias in zip(self.coordinates, biases, strict=True)
-        )
-        return Prior(variance, variance)
-
-    def learned(self, state: State) -> Info:
-        """Return learned variances: `prior_variance_i` of tensor i, `prior_variance_i_bias` if its bias has another."""
-        named: Info = {}
-        if state.common.prior is None:
-            return named
-        for i, (rows, bias) in enumerate(zip(self.variances(state), self.own_bias_variance or (), strict=False), 1):
-            if isinstance(rows, Tensor):
-                named[f"prior_variance_{i}"] = rows[:, 0, 0]
-                named |= {f"prior_variance_{i}_bias": rows[:, -1, 0]} if bias else {}
-        return named
-
     def variances(self, state: State) -> tuple[Rows, ...]:
-        """Return the prior variance eta of each coordinate tensor."""
-        learned: Prior | None = state.common.prior
-        return self._all(self.eta) if learned is None else learned.variance
+        """Return the prior variance eta of each coordinate tensor; values per replica, [R], become [R, 1, 1]."""
+        eta: Number = self.prior_variance
+        return (eta[:, None, None] if isinstance(eta, Tensor) else eta,) * len(self.coordinates)
 
-    def gamma(self, shared: Common, weight: float | Tensor | None = None, held: bool = False) -> Dampings:
-        """Return gamma = lambda / (N eta), one for all coordinate tensors or a tuple with one per tensor.
-
-        `weight` is lambda, by default `kl_weight`. If `held` is true, eta is the value at the last update.
-        """
-        weight, n_data = self.kl_weight if weight is None else weight, float(shared.n_data)
-        if shared.prior is None:
-            gamma = weight / (n_data * self.eta)
-            return self._all(gamma) if isinstance(gamma, Tensor) else gamma
-        etas = shared.prior.held if held else shared.prior.variance
-        return tuple(over(weight, eta) / (n_data * eta) for eta in etas)
-
-    def _all(self, value: float | Tensor) -> tuple[Rows, ...]:
-        """Return a tuple that repeats a value for each coordinate tensor; values per replica, [R], become [R, 1, 1]."""
-        return (value[:, None, None] if isinstance(value, Tensor) else value,) * len(self.coordinates)
+    def gamma(self, shared: Common, weight: Number | None = None) -> Number:
+        """Return gamma = lambda / (N eta), a number or one per replica; `weight` is lambda, by default `kl_weight`."""
+        return (self.kl_weight if weight is None else weight) / (float(shared.n_data) * self.prior_variance)
 
     @property
     @abstractmethod
@@ -309,6 +239,5 @@ def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, member
         taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),
         n_data=torch.tensor(float(posterior.stands_for(n_data)), dtype=torch.float64),
         norms=NormState(norms, adam.start(trained)),
-        prior=posterior.start_prior(replicas, rng),
         points=PointsState(points, adam.start(points)),
     )

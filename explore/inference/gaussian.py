@@ -23,12 +23,11 @@ from torch import Tensor
 from explore.core import tree
 from explore.core.context import Number
 from explore.core.errors import InputError
-from explore.core.linalg import added, identity, moved, over
+from explore.core.linalg import added, identity, moved
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
-from explore.inference.base import LEAST, MOST, Prior, Variational
+from explore.inference.base import Variational
 from explore.inference.structures.base import Factor, sample_gradients
-from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer, Layers, Network, Noise
 
 PredictiveForm = Literal["auto", "linearised", "mixed", "sampled"]
@@ -131,16 +130,6 @@ class GaussianPosterior(Variational):
             total = total + (squares / eta + m.shape[2] * eta.log()).sum((1, 2))
         return 0.5 * total
 
-    def end_epoch(self, state: State) -> State:
-        """Set the prior variance, if it is learned, to the value that maximises the ELBO."""
-        learned: Prior | None = state.common.prior
-        if learned is None or (biases := self.own_bias_variance) is None:
-            return state
-        mean, precision, scale = self.gaussian(state)
-        second = tuple(over(scale, v) * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))
-        learned = learned._replace(variance=best_variance(second, biases))
-        return settle(state._replace(common=state.common._replace(prior=learned)), state)
-
     def effective_rank(self, state: State) -> Float[Tensor, " R"]:
         """Return W - tr(Lambda_0 Lambda^-1), the number of well-determined parameters (MacKay 1992).
 
@@ -158,20 +147,6 @@ class GaussianPosterior(Variational):
         # |dmu|^2 / 2 in the norm of Lambda, and tr[(Sigma dLambda)^2] / 4, with Sigma = scale * P^-1.
         mean = 0.5 * self.gain_step**2 * scale * precision.quad(taps)
         return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
-
-
-def best_variance(second: Means, biases: Sequence[bool]) -> tuple[Float[Tensor, "R _I 1"], ...]:
-    """Return the prior variances that maximise the ELBO, given E_q[w^2]; for `biases`, see `own_bias_variance`."""
-    variances = []
-    for squares, bias in zip(second, biases, strict=True):
-        rows = squares.mean(2, keepdim=True)
-        if bias:
-            weights = rows[:, :-1].mean(1, keepdim=True).expand_as(rows[:, :-1])
-            rows = torch.cat([weights, rows[:, -1:]], 1)
-        else:
-            rows = rows.mean(1, keepdim=True)
-        variances.append(rows.clamp(LEAST, MOST))
-    return tuple(variances)
 
 
 class Functions(NamedTuple):

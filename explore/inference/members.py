@@ -91,9 +91,6 @@ class Mixture(Predictive):
     def turn(self, step: int, progress: float) -> Turn:
         return self.posterior.turn(step, progress)
 
-    def end_epoch(self, state: State) -> State:
-        return self._settled(self.posterior.end_epoch(_replicas(state)), state)
-
     def learned(self, state: State) -> Info:
         return {name: self._mean(value) for name, value in self.posterior.learned(_replicas(state)).items()}
 

@@ -194,7 +194,7 @@ def measure(
     train/elbo: -(n nll + kl), the evidence lower bound for n training examples; independent of `kl_weight`.
     train/bound: the ELBO in nats per training example, with targets in original units.
     train/objective: -(N nll + kl_weight kl), which training maximises; N is n times the setting `augmentation`.
-    train/prior_variance_*, train/r_hat and similar: the values `learned` of posteriors that have some, see `is_own`.
+    train/r_hat and similar: the values `learned` of posteriors that have some, see `is_own`.
     test/*: metrics of `Predictor.evaluate` in original units, and the error of `reliability`. If `factor` is given, it
         scales the predictive variance for these metrics, and is reported as test/variance_factor.
     test/joint_log_likelihood: (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s).

@@ -77,7 +77,7 @@ def fit(
             share = parallel.local_part(part)
             batch = Batch(shuffled_x[:, share], shuffled_y[:, share])
             state, info = update(state, batch, (epoch * len(slices) + i) / total)
-        state, info = update.copied((posterior.end_epoch(state), info))
+        state, info = update.copied((state, info))
         if epoch + 1 == posterior.epochs:
             state = posterior.finish(state, (Batch(x[:, part], y[:, part]) for part in slices), rng)
         yield Epoch(epoch + 1, posterior.epochs, state, info | posterior.learned(state))

@@ -281,10 +281,6 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
         self._records = [record for record in self._records if not record.heard]
 
-    def end_epoch(self) -> None:
-        """Learn the prior variance, if it is "learned"; call it after each epoch."""
-        self.posterior_state = self.posterior.end_epoch(self.posterior_state)
-
     @property
     def _progress(self) -> float:
         return min(1.0, int(self.posterior_state.common.step) / self._steps) if self._steps else 0.0

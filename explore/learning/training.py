@@ -184,7 +184,7 @@ def _epochs(feed: Feed, loader: Any, done: int, state: State, show: Callable[[fl
             share = (epoch * steps + i) / (posterior.epochs * steps) if i < steps else epoch / posterior.epochs
             state, info = update(state, batch, share)
             show(share)
-        state, info = update.copied((posterior.end_epoch(state), info))
+        state, info = update.copied((state, info))
         check_alive(state)
         if epoch + 1 == posterior.epochs:
             state = posterior.finish(state, feed(loader), feed.rng)

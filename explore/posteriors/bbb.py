@@ -24,10 +24,6 @@ class BBB(Reparameterised):
 
     by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
 
-    @property
-    def own_bias_variance(self) -> tuple[bool, ...]:
-        return self.net.biases
-
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         return tuple(Factorised(*shape) for shape in self.net.shapes)

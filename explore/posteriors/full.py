@@ -33,10 +33,6 @@ class Full(NaturalGradient):
             raise InputError(f"{counts}; use slang or noisy-kfac")
 
     @property
-    def own_bias_variance(self) -> tuple[bool, ...]:
-        return self.net.biases
-
-    @property
     def structure(self) -> Dense:
         return Dense(self.net.shapes, self.beta)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class HMC(SampledPosterior):
     epochs: int = 300
     batch_size: int = 2**31
     thinning: int = 10  # transitions per update
-    prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number, as HMC cannot learn it
+    prior_variance: float = 1.0  # eta
     target_accept: float = 0.8  # target acceptance probability for tuning the step size
     max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps per transition
 

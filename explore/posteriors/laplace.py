@@ -26,7 +26,7 @@ from torch import Tensor
 from explore.core.linalg import least_on_grid
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, Weights
-from explore.inference.base import LEAST, MOST, Common, common
+from explore.inference.base import Common, common
 from explore.inference.gaussian import Density, GaussianPosterior, PredictiveForm
 from explore.inference.structures.base import Blocks
 from explore.inference.structures.curvature import Curvature, StructureName, structure
@@ -35,7 +35,7 @@ from explore.inference.updates import adam, steps
 from explore.inference.updates.points import PointEstimate
 from explore.nets.protocols import Layer
 
-ROUNDS = 3  # of the search for the prior variance
+LEAST, MOST, ROUNDS = 1e-4, 1e2, 3  # of the search for the prior variance
 
 
 class LaplaceState(NamedTuple):
@@ -74,7 +74,7 @@ class Laplace(PointEstimate, GaussianPosterior):
         weights = self.net.initial(replicas, rng, 1)
         shared = common(self, n_data, replicas, rng)
         nothing = self._structure.nothing(replicas, rng)
-        eta = torch.full_like(weights[0][:, 0, 0, :1], self.trained_with).repeat(1, len(self.coordinates))
+        eta = torch.full_like(weights[0][:, 0, 0, :1], self.prior_variance).repeat(1, len(self.coordinates))
         return LaplaceState(shared, weights, adam.start(weights), nothing, eta)
 
     def finish(self, state: LaplaceState, batches: Iterable[Batch], rng: Rng) -> LaplaceState:

@@ -123,7 +123,8 @@ class LastLayer(GaussianPosterior):
         inputs, basis = cross.new_zeros(replicas, features, features), identity(features, cross)
         return LastLayerState(
             common(self, n_data, replicas, rng), tuple(fixed), cross[:, 0, 0], inputs, cross, cross[:, 0],
-            basis.repeat(replicas, 1, 1), cross + 1 / self.eta, last.squeeze(1).double() if self.net.trained else cross,
+            basis.repeat(replicas, 1, 1), cross + 1 / self.prior_variance,
+            last.squeeze(1).double() if self.net.trained else cross,
         )  # fmt: skip
 
     def update(self, state: LastLayerState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[Any, Info]:
@@ -151,7 +152,7 @@ class LastLayer(GaussianPosterior):
     def _solved(self, state: LastLayerState) -> LastLayerState:
         """Return the state with the weights and the noise that its statistics determine."""
         values, basis, _ = eigh(state.inputs)
-        values, cross, eta = values.clamp_min(0).unsqueeze(2), basis.mT @ state.cross, self.eta
+        values, cross, eta = values.clamp_min(0).unsqueeze(2), basis.mT @ state.cross, self.prior_variance
         count = torch.full_like(state.seen, float(state.common.n_data)).unsqueeze(1) / self.kl_weight
         if self.forgetting < 1:
             count = count.minimum(self.stands_for(1) / self.kl_weight * state.seen.unsqueeze(1))

@@ -79,7 +79,7 @@ class MCLMC(SampledPosterior):
     step_batch: int = 4096  # the largest number of examples per step of the chains
     precondition: bool = True  # whether the dynamics are those of coordinates divided by their deviations
     energy_variance: float = 0.01  # target of the tuning at the end of the warm-up, in nats^2 per dimension
-    prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number
+    prior_variance: float = 1.0  # eta
     prior_scales: Literal["fixed", "layers", "inputs"] = "fixed"  # factors on the prior's deviations that are sampled
     scale_spread: float = 1.0  # standard deviation of the logarithms of these factors
 

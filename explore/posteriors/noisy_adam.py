@@ -25,7 +25,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, State
 from explore.execution import parallel
 from explore.inference.base import Common, common
-from explore.inference.structures.base import Blocks, Diagonal, each_layer, mean_squares
+from explore.inference.structures.base import Blocks, Diagonal, mean_squares
 from explore.inference.updates import natural, steps
 
 
@@ -68,9 +68,9 @@ class NoisyAdam(natural.NaturalPosterior):
         average, corrected = steps.momentum(state.momentum, gradient, self.momentum, correction)
         rate, new = self.beta * schedule, map(mean_squares, fisher)
         squares = tuple(torch.lerp(f, s, over(rate, f)) for f, s in zip(state.squares, new, strict=True))
-        damping = tuple(c + self.extrinsic_damping for c in each_layer(gamma, len(squares)))
-        direction = tuple(m / (f.sqrt() + c) for m, f, c in zip(corrected, squares, damping, strict=True))
-        image = tuple((f + c) * d for f, c, d in zip(squares, damping, direction, strict=True))
+        damping = gamma + self.extrinsic_damping
+        direction = tuple(m / (f.sqrt() + over(damping, f)) for m, f in zip(corrected, squares, strict=True))
+        image = tuple((f + over(damping, f)) * d for f, d in zip(squares, direction, strict=True))
         limit = steps.step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(shared.n_data))
         direction = steps.clipped(direction, image, self.lr, limit)
         mean = tuple(moved(mu, d, lr) for mu, d in zip(state.mean, direction, strict=True))
@@ -82,8 +82,8 @@ class NoisyAdam(natural.NaturalPosterior):
         return Turn((progress >= self.warm_start,), (self.lr * schedule, schedule, 1 - self.momentum**step))
 
     def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, Number]:
-        gamma = each_layer(self.gamma(state.common, held=True), len(state.squares))
-        precision = Blocks(tuple(Diagonal(f + c) for f, c in zip(state.squares, gamma, strict=True)))
+        gamma = self.gamma(state.common)
+        precision = Blocks(tuple(Diagonal(f + over(gamma, f)) for f in state.squares))
         return state.mean, precision, self.kl_weight / float(state.common.n_data)
 
 

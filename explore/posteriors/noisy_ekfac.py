@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from explore.core.context import Turn
 from explore.core.linalg import over
-from explore.inference.structures.base import PerLayer, Statistics, each_layer
+from explore.inference.structures.base import PerLayer, Statistics
 from explore.inference.structures.kronecker import EigenLayers, EigenRule, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
@@ -63,17 +63,17 @@ class NoisyEKFAC(DampedNaturalGradient):
         return turn._replace(kind=(turn.kind, due))
 
     def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
-        gamma = each_layer(self.gamma(state.common, held=True), len(state.mean))
-        for q, c in zip(state.statistics, gamma, strict=True):
-            more = over(c, q.scale)
+        gamma = self.gamma(state.common)
+        for q in state.statistics:
+            more = over(gamma, q.scale)
             exact = self._rule.restart(q).scale if self.reset_damped else q.scale  # r has the damping of its resets
             yield Spectrum(q.inputs, q.outputs, exact + more, q.scale + more)
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         if not self._restarts(int(state.common.step) + 1, progress):
             return statistics
-        pairs = zip(statistics, each_layer(self.gamma(state.common), len(statistics)), strict=True)
-        return tuple(self._rule.restart(q, c if self.reset_damped else None) for q, c in pairs)
+        gamma = self.gamma(state.common) if self.reset_damped else None
+        return tuple(self._rule.restart(q, gamma) for q in statistics)
 
     def _restarts(self, step: int, progress: float) -> bool:
         """Return whether to reset r after this step; at least one full reset interval must follow."""

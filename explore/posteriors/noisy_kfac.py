@@ -21,7 +21,7 @@ from explore.core import tree
 from explore.core.linalg import over
 from explore.core.memo import Memo
 from explore.inference.structures import kronecker
-from explore.inference.structures.base import PerLayer, each_layer
+from explore.inference.structures.base import PerLayer
 from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
@@ -44,12 +44,12 @@ class NoisyKFAC(DampedNaturalGradient):
         return KroneckerLayers(KroneckerRule(self.beta, self.damping, self.weight_sharing))
 
     def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
-        gamma = each_layer(self.gamma(state.common, held=True), len(state.mean))
+        gamma = self.gamma(state.common)
         tensors = tree.tensors(state.statistics)
         bases = BASES.of(tensors, int(state.common.step), lambda: kronecker.eigenbases(state.statistics))
-        for moments, c, basis in zip(state.statistics, gamma, bases, strict=True):
-            exact = basis.values + over(c, basis.values)
-            damped = basis.raised(*kronecker.split_damping(moments, c)).values if self.damping == "split" else exact
+        for moments, basis in zip(state.statistics, bases, strict=True):
+            exact = basis.values + over(gamma, basis.values)
+            damped = basis.raised(*kronecker.split_damping(moments, gamma)).values if self.damping == "split" else exact
             yield Spectrum(basis.inputs, basis.outputs, exact, damped)
 
     @property

@@ -19,7 +19,7 @@ Like workers in the paper, each of the `sub_batches` has separate weight samples
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -33,7 +33,7 @@ from explore.core.shapes import Batch, Info, Means
 from explore.execution import parallel
 from explore.inference.base import Common, common
 from explore.inference.gaussian import PredictiveForm
-from explore.inference.structures.base import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
+from explore.inference.structures.base import Blocks, Diagonal, gradient_moments, mean_squares
 from explore.inference.updates import natural, steps
 from explore.inference.updates.damped import AS_PAPER
 
@@ -61,7 +61,7 @@ class VOGN(natural.NaturalPosterior):
     damping: float = 1e-3  # gamma
     initial_squares: float = 0.0  # initial s; 0: s = h at the first step
     damped_density: bool = False  # whether the density has this damping too, as in the paper
-    prior_variance: float | Literal["learned"] = 0.01  # 1 / delta
+    prior_variance: float = 0.01  # 1 / delta
     kl_start: float = 0.1  # initial tau, as a fraction of kl_weight ...
     kl_warmup: float = 0.142  # ... which rises to 1 over this fraction of training
     decay: float = 0.0  # p: step t also divides alpha and beta2 by 1 + t^p; 0: no such decay
@@ -91,7 +91,7 @@ class VOGN(natural.NaturalPosterior):
         step = int(shared.step) + 1
         lr, rate, tau = numbers(self.turn(step, progress))
         tempering = torch.zeros_like(state.tempering) + tau if self.rises else state.tempering
-        decay = each_layer(self.gamma(shared, self._weight(tempering)), len(state.mean))
+        decay = self.gamma(shared, self._weight(tempering))
 
         batch = Batch(batch.x[:, :used], batch.y[:, :used])
         _, forward = self.noisy_pass(state, batch, progress, rng, self.sub_batches)
@@ -101,11 +101,11 @@ class VOGN(natural.NaturalPosterior):
             fisher = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
             ascent, new = parallel.mean(natural.mean_gradient(forward.taps)), tuple(map(mean_squares, fisher))
 
-        gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
+        gradient = tuple(torch.sub(over(decay, mu) * mu, g) for mu, g in zip(state.mean, ascent, strict=True))
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
         squares = tuple(torch.lerp(s, h, over(rate, s)) for s, h in zip(state.squares, new, strict=True))
-        moves = zip(state.mean, average, squares, decay, strict=True)
-        mean = tuple(moved(mu, m, -lr, s + (c + self.damping)) for mu, m, s, c in moves)
+        moves = zip(state.mean, average, squares, strict=True)
+        mean = tuple(moved(mu, m, -lr, s + over(decay + self.damping, s)) for mu, m, s in moves)
 
         new_state = VOGNState(shared, mean, average, squares, tempering)
         return steps.end_update(self, forward, new_state, state, self._weight(tempering))
@@ -121,9 +121,8 @@ class VOGN(natural.NaturalPosterior):
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, Number]:
         weight = self._weight(state.tempering)
-        decay = each_layer(self.gamma(state.common, weight, held=True), len(state.squares))
-        damping = self.damping if self.damped_density else 0.0
-        precision = tuple(s + (c + damping) for s, c in zip(state.squares, decay, strict=True))
+        added = self.gamma(state.common, weight) + (self.damping if self.damped_density else 0.0)
+        precision = tuple(s + over(added, s) for s in state.squares)
         if isinstance(weight, Tensor):  # then the precision includes it
             precision, weight = tuple(p / over(weight, p) for p in precision), 1.0
         return state.mean, Blocks(tuple(map(Diagonal, precision))), weight / float(state.common.n_data)

@@ -62,13 +62,6 @@ class WHVI(Reparameterised):
     prior_error: ClassVar[str] = "its density is over vectors that the weights of a layer share"
     by_replica = frozenset({"lr", "kl_weight"})  # not prior_variance, which the layer forms read
 
-    @property
-    def own_bias_variance(self) -> tuple[bool, ...]:
-        if self.flows or any(isinstance(form, DropoutForm) for form in self.forms):
-            raise InputError("WHVI with flows or dropout cannot learn prior_variance; set it to a number")
-        layers = zip(self.forms, self.net.biases, strict=True)
-        return tuple(isinstance(form, Factorised) and bias for form, bias in layers for _ in form.coordinates)
-
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         net, forms = self.net, list[Form]()
@@ -77,7 +70,7 @@ class WHVI(Reparameterised):
             if len(forms) == len(net.shapes) - 1 and self.last_layer == "gaussian":
                 forms.append(Factorised(inputs, outputs))
             elif convolution and self.convolutions == "mc-dropout":
-                forms.append(DropoutForm(inputs, outputs, bias, self.rate, self.eta))
+                forms.append(DropoutForm(inputs, outputs, bias, self.rate, self.prior_variance))
             else:
                 forms.append(WalshForm(inputs - bias, outputs, bias, self))
         if not any(form.coordinates for form in forms):
@@ -130,7 +123,7 @@ class WalshForm(Form):
         if self.settings.flows:
             start = parts["g"].flatten(-2)
             end, log_det = flow(start, *points[-3:])
-            excess = (end.square().sum(-1) - start.square().sum(-1)) / (2 * self.settings.eta) - log_det
+            excess = (end.square().sum(-1) - start.square().sum(-1)) / (2 * self.settings.prior_variance) - log_det
             parts["g"] = end.view_as(parts["g"])
         if self.reshaped:
             return self._vector(parts), excess

@@ -1,4 +1,4 @@
-"""Checks for posteriors with a density: samples, KL divergences, learned priors, exact models, information gain."""
+"""Checks for posteriors with a density: samples, KL divergences, exact models, information gain."""
 
 import math
 from operator import attrgetter
@@ -18,7 +18,7 @@ from explore.nets.net import Net
 from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import MLP, NETS, N, R, Subject, data, finish, seeded, start, train
-from explore.testing.suite import assert_close, assert_same_bits
+from explore.testing.suite import assert_close
 from explore.testing.values import KNOWN_NOISE, POSTERIORS, expect_distances, step_size
 
 GAUSSIAN, VARIATIONAL, INFORMATIVE = map(attrgetter, ("gaussian", "variational", "informative"))
@@ -102,25 +102,6 @@ def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, c
     assert_close(linearised.mean, out, "linearised mean")
     variance = torch.einsum("rbov,rvw,rbow->rbo", jacobian, covariance, jacobian)
     assert_close(linearised.variance, variance, "linearised variance")
-
-
-@POSTERIORS.check("mlp", "no-bias", "conv-no-bias", of=GAUSSIAN)
-def updates_follow_a_learned_prior(subject: Subject, net: str) -> None:
-    posterior, old, batch = subject.trained(**subject.variant(net), **subject.variant("learned"))
-    assert old.common.prior is not None, "its state has no prior; create it with `common`"
-    new = posterior.end_epoch(old)
-    (mean, covariance), before = (oracles.implied_gaussian(posterior, s) for s in (new, old))
-    assert_close((mean, covariance), before, "`end_epoch` changes the density; the bound may fall:")
-    etas = [v.expand(R, *shape) for v, shape in zip(new.common.prior.variance, posterior.coordinates, strict=True)]
-    prior = torch.diag_embed(torch.cat([eta.flatten(1) for eta in etas], 1))
-    exact = oracles.kl(mean, covariance, torch.zeros_like(mean), prior)
-    assert_close(posterior.kl_prior(new), exact, "`kl_prior` of a learned prior")
-    fallen = posterior.kl_prior(old) - posterior.kl_prior(new)
-    assert (fallen > 1e-3).all(), "the KL from the prior does not fall where its variance is learned"
-    moved, still = (train(posterior, s, batch, seeded(4), 1) for s in (new, old))
-    moved_or_still = (oracles.implied_gaussian(posterior, s) for s in (moved, still))
-    assert (oracles.kl(*next(moved_or_still), *next(moved_or_still)) > 1e-12).all(), "updates ignore the learned prior"
-    assert_same_bits(moved.common.prior.held, new.common.prior.variance, "`held`, see `advance`")
 
 
 def linear_data(rng: Rng, orthogonal: bool = False, slope: float = 1.0) -> Batch:

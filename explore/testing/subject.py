@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from explore.core import tree
-from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference.base import Variational
@@ -124,25 +123,12 @@ class Subject:
         """Return whether the class has this setting."""
         return any(f.name == setting for f in dataclasses.fields(self.cls))
 
-    @functools.cached_property
-    def learns_prior(self) -> bool:
-        """Whether `prior_variance` may be "learned"; if not, assert that the error names `prior_variance`."""
-        try:
-            return self.has("prior_variance") and bool(self.build(prior_variance="learned"))
-        except InputError as error:
-            assert "prior_variance" in str(error), f"{self.name}: {error} does not name prior_variance"
-            return False
-
     def variant(self, name: str) -> dict[str, Any]:
         """Return the arguments of `build` for a variant; skip the test if the posterior does not support the variant.
 
-        `name` is in `NETS`, "norm-frozen" or "norm-adam" (which also set `batch_norm`), or "learned" (the prior).
+        `name` is in `NETS`, "norm-frozen" or "norm-adam" (which also set `batch_norm`).
         """
         net, _, policy = name.partition("-") if name.startswith("norm") else (name, "", "")
-        if name == "learned":
-            if not self.learns_prior:
-                pytest.skip("it does not learn the prior")
-            return {"prior_variance": "learned"}
         if net == "norm" and "convolutions" in self.contract.refuses:
             net = "dense-norm"
         present = {"convolutions": any(NETS[net].convolutions), "norms": bool(NETS[net].norms)}

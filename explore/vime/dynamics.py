@@ -157,7 +157,7 @@ class Dynamics(Bonus):
         self._updates.draw_from(rng)
         for step in zip(x, y, strict=True):
             state, _ = self._updates(state, Batch(*step), 0.0)
-        self.state = self.state._replace(posterior=self.posterior.end_epoch(self._updates.copied(state)))
+        self.state = self.state._replace(posterior=self._updates.copied(state))
 
     def _train_recursively(self, replay: Replay, rng: Rng) -> None:
         anew, transitions = replay.unlearned(self.state.learned, self.state.scaled)

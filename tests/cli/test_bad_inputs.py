@@ -39,7 +39,7 @@ NO_RULE = "is not an acquisition; it must be a function of (view, k)"
 NO_DATA = "cannot load the dataset"
 FUNCTIONS = [
     *((command, "--posterior", "torch.nn:Linear", NO_SETTINGS) for command in BEGUN),
-    ("rl", "--posterior", "explore.nets.likelihoods:Gaussian", "Gaussian is not a posterior: it lacks end_epoch"),
+    ("rl", "--posterior", "explore.nets.likelihoods:Gaussian", "Gaussian is not a posterior: it lacks finish"),
     ("active", "--posterior", "explore.inference.base:Predictive", "it lacks init, update, sample"),
     ("active", "--acquisition", "torch.nn:Linear", NO_SETTINGS),
     ("active", "--acquisition", "torch:rand", NO_RULE),

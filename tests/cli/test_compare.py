@@ -18,7 +18,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import explore as library
 from explore import registry
-from explore.cli import estimate
 from explore.cli.compare import command, experiment, report
 from explore.data import load_table, uci_splits
 from explore.inference import predict, presets
@@ -161,39 +160,20 @@ def test_report_and_run_folder(compare):
     assert config()["posteriors"]["map"]["settings"]["epochs"] == 3
 
 
-def test_learned_priors_the_bound_and_calibration(compare):
+def test_the_bound_and_calibration(compare):
     names = ["noisy-kfac", "bbb", "ensemble"]
-    learned = [f"{name}.prior_variance=learned" for name in names[:2]]
-    wanted = ["--posterior", ",".join(names), "-p", learned[0], "-p", learned[1], "--epochs", 60, "--calibrate", 0.2]
-    wanted += ["--preset", "small"]  # with the long steps of `default`, 0.00 and 28 in the two layers
-    result = compare(*wanted)
+    result = compare("--posterior", ",".join(names), "--epochs", 60, "--calibrate", 0.2, "--preset", "small")
     lines = result.stdout.splitlines()
-    rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
-    own = {"noisy-kfac": {"1", "2"}, "bbb": {"1", "1_bias", "2", "2_bias"}, "ensemble": set()}
     assert " bound, " in result.stdout  # the header may go on in the next line
     results = pd.read_csv(RUN / "results.csv")
-    assert not any(str(column).startswith("prior_variance") for column in results)
     assert results["variance_factor"].between(0.01, 100).all() and results["variance_factor"].nunique() > 3
     for name in names:
-        mine = [row for row in rows if row["series"] == name]
-        tags = {tag.removeprefix("train/prior_variance_") for tag in mine[0] if tag.startswith("train/prior_variance_")}
-        assert tags == own[name]
-        for tag in own[name]:
-            values = [row[f"train/prior_variance_{tag}"] for row in mine]
-            assert len(set(values)) == len(values) and all(1e-4 <= v < 1 for v in values)
         row = [line for line in lines if line.startswith(f"│ {name} ")][1]
         bound = results.loc[results.posterior == name, "bound"].mean()
         assert row.rstrip(" │").endswith("no density" if name == "ensemble" else f"{bound:.3f}")
     # What was saved predicts as it was measured.
     for fitted in library.load_run(RUN).saved.models.values():
         assert fitted.factor is not None and fitted.factor.shape == (2,)
-
-
-def test_variances_at_a_bound_are_said():
-    inside = torch.tensor([1e-3, 1.0])
-    assert not estimate.clipped({"prior_variance_1": inside}, "splits")
-    said = estimate.clipped({"prior_variance_1": inside, "prior_variance_2": torch.tensor([1e-4, 100.0])}, "splits")
-    assert said == "learned variances ended at a bound (0.0001 or 100): prior_variance_2 in 2 of 2 splits."
 
 
 def test_a_result_by_hand(compare, csv):
@@ -521,8 +501,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--posterior", "bbb,,map,"], "unknown posterior ''; allowed: bbb,"),
         (["--device", "abacus"], "device 'abacus' is not available; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
-        (["-p", "prior_variance=learned"], "Ensemble does not learn prior_variance; set it to a number"),
-        (["-p", "bbb.prior_variance=much"], "prior_variance='much' is not valid; allowed: a number or learned"),
+        (["-p", "bbb.prior_variance=much"], "prior_variance='much' is not valid; allowed: a number"),
         (["--grid", "lr=1,2"], "--grid selects by the variational bound, which ensemble does not have. Add --validate"),
         (["--grid", "bbb.lr=1,"], "lr=''"),
         (["--grid", "bbb.lr"], "--grid must be KEY=VALUE; got 'bbb.lr'"),

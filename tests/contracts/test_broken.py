@@ -80,7 +80,7 @@ class LaplaceAdam(Variational):
         return sum(q.log_prob(w).sum((2, 3)) for q, w in zip(self.laplace(state), coordinates, strict=True))
 
     def kl_prior(self, state):
-        eta = self.eta
+        eta = self.prior_variance
         squares = sum((q.loc.square() + 2 * q.scale.square()).sum((1, 2, 3)) for q in self.laplace(state))
         count = self.net.weights
         entropy = sum(q.entropy().sum((1, 2, 3)) for q in self.laplace(state))

@@ -85,7 +85,9 @@ class VBLL(GaussianPosterior):
     def init(self, n_data: float, replicas: int, rng: Rng) -> VBLLState:
         shared, weights = common(self, n_data, replicas, rng), self.net.initial(replicas, rng)
         inputs, outputs = self.net.shapes[-1]
-        start = 0.5 * math.log(self.eta / inputs)  # first predictions vary about as much as the prior of one weight
+        start = 0.5 * math.log(
+            self.prior_variance / inputs
+        )  # first predictions vary about as much as the prior of one weight
         root = start * torch.eye(inputs).to(weights[0]).repeat(replicas, outputs, 1, 1)
         return VBLLState(shared, weights, root, adam.start((*weights, root)))
 
@@ -98,13 +100,13 @@ class VBLL(GaussianPosterior):
         pairs = tuple(w.unsqueeze(1).expand(-1, 2, -1, -1) for w in state.weights)
         seen = train_pass(self, state, (*pairs[:-1], TwoPoints(state.weights[-1], root)), noise, batch)
 
-        decay = self.kl_weight / (float(state.common.n_data) * self.eta)
+        decay = self.kl_weight / (float(state.common.n_data) * self.prior_variance)
         gradients = tuple(g.mean(1) for g in adam.loss_gradients(seen.taps, pairs, decay))
         a, g = seen.taps[-1].inputs[:, :1], seen.taps[-1].grads  # [R, 1, B, 1, I], [R, 2, B, 1, O]
         slope = (g[:, :1] - g[:, 1:]) / (2 * _deviation(root, a))  # -tau
         second = parallel.mean(torch.einsum("rsbto,rsbti,rsbtj->roij", slope, a, a) / a.shape[2])
         diagonal = root.diagonal(dim1=2, dim2=3)
-        step = (decay * root - root @ second).tril() - torch.diag_embed(decay * self.eta / diagonal)
+        step = (decay * root - root @ second).tril() - torch.diag_embed(decay * self.prior_variance / diagonal)
         step = step + torch.diag_embed(step.diagonal(dim1=2, dim2=3) * (diagonal - 1))  # d R_ii = R_ii d log R_ii
 
         parameters, moving = adam.descend((*state.weights, state.root), (*gradients, step), state.moving, rates)

@@ -185,21 +185,6 @@ def test_the_effective_data_size_is_the_posteriors(target, n_eff):
     np.testing.assert_allclose(first.model.state.target_mean.flatten(), expected.mean(0), rtol=1e-4, atol=1e-5)
 
 
-def test_a_learned_prior_is_learned_after_each_training_and_kept():
-    own = {"posterior_settings": {"prior_variance": "learned"}}
-    reward = with_batch(made(**own))
-    first = reward.metrics["vime/prior_variance_1"]
-    assert 0 < first < 1
-    with_batch(reward)
-    assert reward.metrics["vime/prior_variance_1"] != first
-    again = made(**own)
-    again.load_state_dict(reward.state_dict())
-    for r in (reward, again):
-        r.batch(transitions(40, 5))
-    assert again.metrics == reward.metrics
-    np.testing.assert_array_equal(again.score(transitions(9, 6)), reward.score(transitions(9, 6)))
-
-
 def test_step_by_step_the_divisor_is_of_finished_batches():
     reward, data = made(normalise="median", interval=30, eta=1.0, clip=None), [transitions(10, i) for i in range(12)]
     found = [reward.step(t) for t in data]

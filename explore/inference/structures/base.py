@@ -23,7 +23,7 @@ from explore.execution import parallel
 
 Statistics = Any
 Vectors = tuple[Float[Tensor, "*N _I _O"], ...]
-Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
+Damping = float | Float[Tensor, " R"]
 """A term added to the diagonal of the Fisher matrix of a layer: a number, one per replica, or one per weight row."""
 Dampings = Damping | tuple[Damping, ...]
 """One damping for all layers, or one per layer."""

@@ -20,7 +20,7 @@ from explore.core.shapes import Batch, Info, Means, State, Taps, Weights
 from explore.execution import parallel
 from explore.inference.base import Common, common
 from explore.inference.gaussian import Density, GaussianPosterior, drawn
-from explore.inference.structures.base import Dampings, Factor, Statistics, Structure, dot, each_layer, mean_outer
+from explore.inference.structures.base import Factor, Statistics, Structure, dot, mean_outer
 from explore.inference.updates import steps
 from explore.inference.updates.steps import Fisher, Pass, Schedule
 from explore.nets.protocols import Noise
@@ -31,10 +31,9 @@ def mean_gradient(taps: tuple[Taps, ...]) -> Means:
     return tuple(mean_outer(t) for t in taps)
 
 
-def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> Means:
+def regularised_gradient(gradient: Means, weights: Weights, gamma: Number) -> Means:
     """Return V = E[g] - gamma W, the gradient of log-likelihood plus weighted log prior, averaged over samples W."""
-    layers = zip(gradient, weights, each_layer(gamma, len(gradient)), strict=True)
-    return tuple(moved(g, w.mean(1), -c) for g, w, c in layers)
+    return tuple(moved(g, w.mean(1), -gamma) for g, w in zip(gradient, weights, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +54,6 @@ class NaturalPosterior(GaussianPosterior):
         "beta": "(0, 1]", "beta2": "(0, 1]", "decay": "[0, inf)", "extrinsic_damping": "[0, inf)",
         "noisy_trust": "(0, 1]",
     }  # fmt: skip
-
-    @property
-    def own_bias_variance(self) -> tuple[bool, ...] | None:
-        return self.net.biases
 
     def schedule(self, progress: float) -> Number:
         """Return the factor on the learning rate at `progress`, the completed fraction of training."""
@@ -125,10 +120,6 @@ class NaturalGradient(NaturalPosterior):
     by_replica = frozenset({"lr", "beta", "lr_decay", "prior_variance", "kl_weight", "trust_region"})
 
     @property
-    def own_bias_variance(self) -> tuple[bool, ...] | None:
-        return (False,) * len(self.coordinates)
-
-    @property
     @abstractmethod
     def structure(self) -> Structure:
         """The structure that approximates the Fisher matrix."""
@@ -171,11 +162,11 @@ class NaturalGradient(NaturalPosterior):
             change = tuple(over(lr, d) * d for d in direction)
             ahead = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
             gained = forward.nll - steps.train_nll(self, state, ahead, forward.noise, batch)
-            pull = tuple(c * d for c, d in zip(each_layer(gamma, len(change)), change, strict=True))
+            pull = tuple(over(gamma, d) * d for d in change)
             along, descent = (dot(v, change) for v in (parallel.mean(gradient), corrected))
             curvature = 2 * (along - gained) + dot(pull, change)
             new, ok = self._judged(new, state, curvature / descent, forward.nll.isfinite(), ok)
-        return steps.settle(new, state, ok), {"nll": forward.nll, "damping": self._mean_gamma(state) + new.damping}
+        return steps.settle(new, state, ok), {"nll": forward.nll, "damping": gamma + new.damping}
 
     def turn(self, step: int, progress: float) -> Turn:
         schedule = self.schedule(progress) * steps.power_decay(step, self.decay)
@@ -221,7 +212,7 @@ class NaturalGradient(NaturalPosterior):
         return self.once_factored(statistics, state, progress), *factors
 
     def _factor(
-        self, statistics: Statistics, damping: Float[Tensor, " R"], gamma: Dampings
+        self, statistics: Statistics, damping: Float[Tensor, " R"], gamma: Number
     ) -> tuple[Factor, Factor, Tensor]:
         """Factorise F + gamma and F + gamma'; also return for which replicas both succeeded."""
         sampling, ok = self.structure.factor(statistics, gamma)
@@ -230,7 +221,7 @@ class NaturalGradient(NaturalPosterior):
         raised = damping > 0
         if not self.extrinsic_damping and tree.known_all_true(~raised):
             return sampling, sampling, ok
-        step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
+        step_factor, ok_step = self.structure.factor(statistics, gamma + damping)
         # The result of a replica is bit-identical whether or not other replicas have raised damping.
         return sampling, tree.where(raised, step_factor, sampling), ok & ok_step
 
@@ -238,7 +229,7 @@ class NaturalGradient(NaturalPosterior):
         self, new: NaturalState, old: NaturalState, overshoot: Tensor, finite: Tensor, ok: Tensor
     ) -> tuple[NaturalState, Tensor]:
         """Reject steps that overshot, and adapt the damping. Return the state, and which replicas remain valid."""
-        gamma = self._mean_gamma(old)
+        gamma = self.gamma(old.common)
         damping, accepted = steps.adapt(gamma + old.damping, overshoot)
         accepted |= ~finite  # more damping would not help; the replica fails
         new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
@@ -246,24 +237,8 @@ class NaturalGradient(NaturalPosterior):
         if tree.known_all_true(accepted) or (int(old.common.step) + 2) % self.factor_interval == 0:
             return new, ok
         # With the old factors, the same step would be rejected again, and the damping would double indefinitely.
-        raised = _raised(self.gamma(new.common), new.damping)
-        renewed, ok_renewed = self.structure.factor(new.statistics, raised)
+        renewed, ok_renewed = self.structure.factor(new.statistics, self.gamma(new.common) + new.damping)
         return new._replace(step_factor=tree.where(accepted, new.step_factor, renewed)), ok & (ok_renewed | accepted)
-
-    def _mean_gamma(self, state: NaturalState) -> float | Float[Tensor, " R"]:
-        """Return gamma, or the mean of gamma over all weights if layers or rows have different values."""
-        gamma = self.gamma(state.common)
-        if not isinstance(gamma, tuple):
-            return gamma
-        every = [(c * torch.ones_like(m)).sum((1, 2)) for c, m in zip(gamma, state.mean, strict=True)]
-        return torch.stack(every).sum(0) / self.dimension
-
-
-def _raised(gamma: Dampings, damping: Float[Tensor, " R"]) -> Dampings:
-    """Return gamma' = gamma + damping."""
-    if not isinstance(gamma, tuple):
-        return gamma + damping
-    return tuple(c + over(damping, c) if isinstance(c, Tensor) else c + damping for c in gamma)
 
 
 SMALL: dict[str, object] = {

@@ -1,7 +1,7 @@
 """MAP estimates of S networks [R, S, I, O]: for each, Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta)."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from explore.core.context import Turn, numbers
 from explore.core.rng import Rng
@@ -25,7 +25,7 @@ class PointEstimate(Predictive):
 
     epochs: int = 200
     lr: float = 0.01  # Adam's initial learning rate; cosine decay to 0
-    prior_variance: float | Literal["learned"] = 1.0  # eta; must be a number, as point estimates cannot learn it
+    prior_variance: float = 1.0  # eta
 
     @property
     def nets(self) -> int:
@@ -44,7 +44,7 @@ class PointEstimate(Predictive):
         noisy = self.noisy_layers(state, batch, rng)
         forward = train_pass(self, state, noisy or state.weights, noise, batch)
         taps = tuple(layer.taps(t) for layer, t in zip(noisy, forward.taps, strict=True)) if noisy else forward.taps
-        decay = self.tempering / (float(state.common.n_data) * self.trained_with)
+        decay = self.tempering / (float(state.common.n_data) * self.prior_variance)
         gradients = adam.loss_gradients(taps, self.penalised(state.weights), decay)
         weights, moving = self.descend(state.weights, gradients, state.moving, numbers(self.turn(step, progress)))
         return end_update(self, forward, state._replace(weights=weights, moving=moving), state, self.tempering)
@@ -53,12 +53,6 @@ class PointEstimate(Predictive):
     def tempering(self) -> float:
         """The weight of the prior in training."""
         return 1.0
-
-    @property
-    def trained_with(self) -> float:
-        """The prior variance eta of the training objective."""
-        assert not isinstance(self.prior_variance, str)
-        return self.prior_variance
 
     def noisy_layers(self, state: State, batch: Batch, rng: Rng) -> tuple[Any, ...]:
         """Return random layers for training, such as `Masked`, or () to train the weights without noise."""

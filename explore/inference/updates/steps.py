@@ -229,8 +229,7 @@ def advance(
     taken, count = shared.taken + 1, (out.shape[1], out.shape[2])
     moved = advance_norms(shared.norms, posterior.net, taps.norms, count, posterior.batch_norm_lr, taken)
     points = advance_points(shared.points, taps.points, count, posterior.points_lr, taken)
-    eta = shared.prior and shared.prior._replace(held=shared.prior.variance)
-    return shared._replace(noise=noise, step=shared.step + 1, taken=taken, norms=moved, prior=eta, points=points)
+    return shared._replace(noise=noise, step=shared.step + 1, taken=taken, norms=moved, points=points)
 
 
 def settle(new: State, old: State, ok: Tensor | None = None) -> State:

@@ -35,7 +35,7 @@ from mutmut.mutation import mutators
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "tests" / "mutants.toml"
-CONTRACT = ["tests/contracts/test_posteriors.py", "tests/contracts/test_batch_norm.py"]
+CONTRACT = [f"tests/contracts/test_{name}.py" for name in ("posteriors", "execution", "batch_norm")]
 SHARED = "tests/inference/test_shared_settings.py"
 CPU_SECONDS = 240  # of the tests of a mutant; without one they take less than half of it
 

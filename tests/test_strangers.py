@@ -14,6 +14,8 @@ from explore.core.shapes import Batch, flatten
 from explore.inference.predict import linearised
 from explore.nets.likelihoods import Gaussian, Heteroscedastic
 from explore.testing import check_posterior
+from explore.testing.subject import Subject
+from tests.contracts.test_execution import EXECUTION
 from tests.strangers import swag, vbll
 
 R, B, K, TAU = 2, 8, 4, 4.0
@@ -21,6 +23,7 @@ KNOWN = Gaussian(noise_std=TAU**-0.5)
 
 test_swag_keeps_the_contract = check_posterior(swag.SWAG)
 test_vbll_keeps_the_contract = check_posterior(vbll.VBLL)
+test_both_are_executed_in_every_way = EXECUTION.test([Subject("swag", swag.SWAG), Subject("vbll", vbll.VBLL)])
 
 
 def module():

@@ -19,6 +19,7 @@ from explore.posteriors.last_layer import LastLayer
 from explore.posteriors.noisy_adam import NoisyAdam, NoisyAdamState
 from explore.testing.subject import Subject
 from explore.testing.values import POSTERIORS
+from tests.contracts.test_execution import EXECUTION
 
 settings: Any = dataclass(frozen=True, kw_only=True)
 
@@ -26,9 +27,8 @@ settings: Any = dataclass(frozen=True, kw_only=True)
 def meet(cls, check, contract=None):
     """Runs one check of a class, in all its cases."""
     subject = Subject(cls.__name__, cls, contract)
-    runs: list[Any] = [
-        p.values[0] for p in POSTERIORS.parameters([subject]) if str(p.id).startswith(f"{cls.__name__}-{check}")
-    ]
+    every: list[Any] = [p for suite in (POSTERIORS, EXECUTION) for p in suite.parameters([subject])]
+    runs = [p.values[0] for p in every if p.id.startswith(f"{cls.__name__}-{check}")]
     assert runs
     for run in runs:
         with contextlib.suppress(pytest.skip.Exception):  # where there is no GPU

@@ -38,10 +38,3 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 TRAINED: dict[str, object] = {"lr": 0.001}  # each of Adam's first steps moves every weight by lr
-
-CONTRACT: dict[str, object] = {
-    "linear": [
-        ("diagonal", {"lr": 0.05, "initial_std": 0.3}),
-        ("diagonal", {"lr": 0.05, "initial_std": 0.3, "reparameterisation": "weights"}),
-    ],
-}

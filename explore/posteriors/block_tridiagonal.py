@@ -206,11 +206,3 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 BY_ROWS = TABLE_BY_ROWS
-
-CONTRACT: dict[str, object] = {
-    "lively": {"beta": 0.1},
-    "forgetful": {"beta": 0.5},
-    "refuses": ("convolutions",),
-    "linear": [("mean", {"lr": 0.2, "beta": 0.05})],  # the damping is not a plain sum
-    "average": {"variance": 2.5},
-}

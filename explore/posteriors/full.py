@@ -45,9 +45,3 @@ PRESETS: dict[str, dict[str, object]] = {
     # As in noisy K-FAC. Batches of 10 say little about a dense F: faster averages or fewer batches are worse.
     "vime": {"prior_variance": 0.25, "samples": 5, "lr": 0.05, "beta": 0.02, "adaptive_damping": True},
 }  # fmt: skip
-
-CONTRACT: dict[str, object] = {
-    "lively": {"beta": 0.1},
-    "forgetful": {"beta": 0.5},
-    "linear": [("covariance", {"lr": 0.2, "beta": 0.05})],
-}

@@ -286,6 +286,3 @@ def prior(inputs: int, like: Tensor) -> tuple[Float[Tensor, " H"], Float[Tensor,
 
 
 PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}}
-
-REFUSES = ("convolutions", "norms", "Categorical", "Bernoulli")
-CONTRACT: dict[str, object] = {"lively": {"epochs": 3, "draws": 4}, "refuses": REFUSES}

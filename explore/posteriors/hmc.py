@@ -270,8 +270,3 @@ PRESETS: dict[str, dict[str, object]] = {
     "default": {},
     "small": {"epochs": 80, "warmup": 40, "thinning": 5, "chains": 2},
 }
-
-CONTRACT: dict[str, object] = {
-    "lively": {"epochs": 40, "warmup": 20, "thinning": 1, "chains": 2, "max_tree_depth": 5},
-    "refuses": ("convolutions", "norms"),
-}

@@ -139,8 +139,3 @@ class Laplace(PointEstimate, GaussianPosterior):
 
 
 PRESETS: dict[str, dict[str, object]] = {"default": {"epochs": 200, "batch_size": 32, "lr": 0.003}, "small": {}}
-
-CONTRACT: dict[str, object] = {
-    "lively": {"lr": 0.1, "evidence": False},
-    "linear": [("covariance", {"lr": 0.1, "evidence": False, "structure": s}) for s in ("full", "kfac", "ekfac")],
-}

@@ -257,6 +257,3 @@ class LastLayer(GaussianPosterior):
 
 
 PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}, "vime": {}}
-
-REFUSES = ("norms", "Categorical", "Bernoulli", "Heteroscedastic")
-CONTRACT: dict[str, object] = {"refuses": REFUSES, "linear": [("covariance", {})]}

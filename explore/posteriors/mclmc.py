@@ -255,8 +255,3 @@ PRESETS: dict[str, dict[str, object]] = {
     # A fifth of the time of `small`, for many rounds.
     "quick": {"epochs": 150, "start": 60, "warmup": 60, "chains": 4, "start_batch": 10, "thinning": 4},
 }
-
-CONTRACT: dict[str, object] = {
-    "lively": {"epochs": 16, "start": 2, "warmup": 4, "thinning": 2, "chains": 2},
-    "refuses": ("norms",),
-}

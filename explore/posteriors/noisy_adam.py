@@ -105,9 +105,3 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 TRAINED: dict[str, object] = {"lr": 0.02}
-
-CONTRACT: dict[str, object] = {
-    "lively": {"beta": 0.1, "gain_samples": 100},
-    "forgetful": {"beta": 0.5},
-    "linear": [("diagonal", {"lr": 0.2, "beta": 0.1})],
-}

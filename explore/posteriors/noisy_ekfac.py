@@ -120,9 +120,3 @@ BY_ROWS = {
     units: {rows: settings | AS_CODE for rows, settings in anchors.items()}
     for units, anchors in natural.TABLE_BY_ROWS.items()
 }
-
-CONTRACT: dict[str, object] = {
-    "lively": {"beta": 0.1, "omega": 0.2, "basis_interval": 2},
-    "forgetful": {"beta": 0.5, "omega": 0.5, "basis_interval": 3},
-    "linear": [("covariance", {"lr": 0.2, "beta": 0.05, "omega": 0.05})],
-}

@@ -91,13 +91,3 @@ PRESETS: dict[str, dict[str, object]] = {
 
 BY_ROWS = natural.TABLE_BY_ROWS
 INPUT_NOISE = natural.INPUT_NOISE
-
-CONTRACT: dict[str, object] = {
-    "lively": {"beta": 0.1},
-    "forgetful": {"beta": 0.5},
-    "linear": [
-        ("covariance", {"lr": 0.2, "beta": 0.05}),
-        ("covariance", {"lr": 0.2, "beta": 0.05, "predictive": "mixed"}),
-        ("covariance", {"lr": 0.2, "beta": 0.05, "damping": "exact"}),
-    ],
-}

@@ -141,10 +141,3 @@ PRESETS: dict[str, dict[str, object]] = {
 
 # The initial deviation of 0.01 keeps the function of a trained network; the averaged precision then widens it.
 TRAINED: dict[str, object] = {"initial_precision": 1e4, "lr": 0.03}
-
-CONTRACT: dict[str, object] = {
-    "lively": {"beta": 0.1, "rank": 3},
-    "forgetful": {"beta": 0.5, "rank": 3},
-    # With targets from the data, squared residuals take the place of the noise variance.
-    "linear": [("mean", {"lr": 0.1, "beta": 0.1, "rank": 4})],
-}

@@ -95,5 +95,3 @@ PRESETS: dict[str, dict[str, object]] = {
     "hundreds": SMALL,
     "vime": {},
 }
-
-CONTRACT: dict[str, object] = {"linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})]}

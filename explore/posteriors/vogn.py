@@ -178,10 +178,3 @@ PRESETS: dict[str, dict[str, object]] = {
 
 # The squared gradients of a trained network are close to 0, so with s = h, q would at once be as wide as the prior.
 TRAINED: dict[str, object] = {"initial_squares": 1.0, "beta2": 0.01, "lr": 0.001}
-
-CONTRACT: dict[str, object] = {
-    "lively": {"beta2": 0.1, "damping": 0.1, "prior_variance": 1.0},
-    "forgetful": {},
-    # Squared residuals take the place of the noise variance.
-    "linear": [("mean", {"lr": 0.05, "beta2": 0.05})],
-}

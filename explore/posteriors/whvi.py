@@ -263,7 +263,3 @@ PRESETS: dict[str, dict[str, object]] = {
     # As in noisy K-FAC.
     "vime": {"prior_variance": 0.25, "lr": 0.003},
 }  # fmt: skip
-
-CONTRACT: dict[str, object] = {
-    "linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})],  # a single layer is the last layer, which is Gaussian
-}

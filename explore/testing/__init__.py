@@ -8,7 +8,7 @@
 Requires the extra `testing`. Nothing else in `explore` imports this package.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,19 +24,12 @@ from explore.testing.subject import Subject  # noqa: E402
 __all__ = ["check_acquisition", "check_dataset", "check_likelihood", "check_posterior"]
 
 
-def check_posterior(
-    *posteriors: Any, contract: Mapping[str, Any] | None = None, members: int = 1
-) -> Callable[..., None]:
-    """Build a pytest test that runs every check on every posterior.
+def check_posterior(*posteriors: Any) -> Callable[..., None]:
+    """Build a pytest test that runs every check on every posterior, a class or a name of `explore list posteriors`.
 
-    Args:
-        posteriors: classes, or names from `explore list posteriors`.
-        contract: facts that the checks need, see `Contract`; None: `CONTRACT` in the posterior's file.
-        members: 1 tests the posterior itself; k > 1 tests a mixture of k fits.
+    The dictionary `CONTRACT` in the file of a posterior has the facts that the checks need, see `Contract`.
     """
-    suffix = f"-members-{members}" if members > 1 else ""
-    named = _named("posteriors", posteriors)
-    return values.POSTERIORS.test(Subject(name + suffix, cls, contract, members) for name, cls in named)
+    return values.POSTERIORS.test(Subject(*named) for named in _named("posteriors", posteriors))
 
 
 def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable[..., None]:

@@ -19,14 +19,15 @@ from explore.nets.likelihoods import Categorical
 from explore.nets.net import Net
 from explore.nets.slots.convolution import ConvSlot
 from explore.nets.zoo import resnet18
-from explore.testing.subject import NETS, N, R, Subject, data, seeded, train
+from explore.testing.subject import NETS, N, R, data, seeded, train
+from tests.contracts.declared import subjects
 from tests.memory import peak_of_updates
 
 DATA = data(NETS["norm"])
 
 
 def build(name, policy="frozen", **settings):
-    subject = Subject(name, registry.find("posteriors", name))
+    (subject,) = subjects(name)
     return subject.build(NETS["norm"], batch_norm=policy, **settings)
 
 

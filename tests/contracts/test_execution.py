@@ -22,6 +22,7 @@ from explore.inference import candidates
 from explore.testing.subject import N, R, Subject, data, seeded, start, train
 from explore.testing.suite import Suite, assert_close, assert_same_bits
 from explore.testing.updates import expect_equal_states
+from tests.contracts.declared import subjects
 from tests.tape import Tape
 
 EXECUTION = Suite()
@@ -129,10 +130,6 @@ def two_processes_learn_what_one_does(subject: Subject) -> None:
     one, two = ((s, posterior.sample(s, 3, seeded(9))) for s in (states[0], expected))
     why = f"two processes with half of a batch each differ from one with all of it; {advice}"
     expect_equal_states(one, two, why)
-
-
-def subjects(*names: str, members: int = 1) -> list[Subject]:
-    return [Subject(name, registry.find("posteriors", name), members=members) for name in names]
 
 
 test_posteriors = EXECUTION.test(subjects(*registry.names("posteriors")))

@@ -197,7 +197,6 @@ def test_resuming_equals_an_uninterrupted_run_bit_for_bit(stop, members):
             assert torch.equal(ours.choice.indices, theirs.choice.indices)
 
 
-ORDER = np.random.default_rng(1).permutation(P)
 TWICE = np.vstack([X[: P // 2]] * 2)  # every point has an equal one
 
 
@@ -205,24 +204,6 @@ def single(x=X, arms=("information-gain",), allowed=None, model=None, **kwargs):
     """A person's learner, in double precision."""
     model = model or posterior()
     return ActiveLearner(model, x, list(arms), allowed=allowed, samples=20, dtype=torch.float64, **kwargs)
-
-
-@pytest.mark.parametrize("x", [X, TWICE])
-def test_labels_find_their_points_in_another_order_of_the_pool(x):
-    # The last three may not be chosen, though in TWICE points that may equal them.
-    allowed = np.arange(P)[None] < P - 3
-    first, second = single(x, allowed=allowed), single(x[ORDER], allowed=allowed[:, ORDER])
-    for _ in range(2):
-        points = first.ask(2).indices if first.round else torch.tensor([[3, 14]])
-        first.tell(points, Y[points[0]])
-    second.load_state_dict(first.state_dict())
-    torch.testing.assert_close(second.x[second.labelled], first.x[first.labelled], rtol=0, atol=0)
-    assert (second.mask.sum(), second.round) == (first.mask.sum(), 2)
-    assert (~second.mask).gather(1, second.labelled).all() and allowed[0, ORDER][second.labelled].all()
-    assert len(set(second.labelled[0].tolist())) == 4
-    torch.testing.assert_close(second.predict(X).mean, first.predict(X).mean, rtol=0, atol=0)
-    chosen = [learner.x[learner.ask(3).indices] for learner in (first, second)]
-    torch.testing.assert_close(chosen[1], chosen[0], rtol=0, atol=0)
 
 
 def test_equal_points_keep_their_places_in_the_same_pool():
@@ -237,6 +218,7 @@ def test_equal_points_keep_their_places_in_the_same_pool():
     [
         {"x": X * [1, 2]},
         {"x": X[:, ::-1].copy()},
+        {"x": X[::-1].copy()},  # the same points in another order
         {"x": np.vstack([X[:-1], X[:1]])},  # a point fewer, and another twice
         {"x": np.where(np.arange(P)[:, None] == 7, X + 1e-12, X)},
         {"x": X.astype(np.float32)},
@@ -295,12 +277,9 @@ def test_states_of_other_versions_are_refused():
     own.tell([3], [0.0])
     saved = own.state_dict()
     old = {k: saved[k] for k in ("labelled", "y", "round")} | {"seed": torch.tensor(0), "points": torch.tensor(P)}
-    for wrong in (old, saved | {"format": torch.tensor(1)}, saved | {"format": torch.tensor(3)}):
+    for wrong in (old, saved | {"format": torch.tensor(2)}, saved | {"format": torch.tensor(4)}):
         with pytest.raises(InputError, match="written by another version"):
             single().load_state_dict(wrong)
-    lost = saved | {"fingerprints": saved["fingerprints"] ^ 1}
-    with pytest.raises(InputError, match="a labelled point of the saved state is not in this pool, or not allowed"):
-        single().load_state_dict(lost)
 
 
 def test_another_seed_is_another_experiment():

@@ -8,9 +8,8 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from explore.core.errors import InputError, listed
@@ -22,7 +21,6 @@ from explore.nets.protocols import Network
 SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the inputs whose outputs identify a network
 OUTPUTS = 8  # at each scale
 CLOSE, CLOSE_AMP = 1e-3, 0.05  # relative to the largest; rounding depends on the processor, above all in bfloat16
-BYTES = 16  # of a point's fingerprint
 OF_LABELS = ("epochs", "likelihood.resolution")  # settings that may depend on the labels
 
 
@@ -89,48 +87,9 @@ def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
             )
 
 
-def fingerprints(x: Tensor | Items) -> UInt8[np.ndarray, "P 16"]:
-    """Return a hash of 16 bytes for each point of x [P, ...], from its float64 values."""
-    # + 0.0 replaces -0.0, which equals 0.0, by 0.0.
-    rows = (row for part in x.split(1024) for row in part.to("cpu", torch.float64).numpy() + 0.0)
-    hashes = [hashlib.blake2b(row.tobytes(), digest_size=BYTES).digest() for row in rows]
-    return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, BYTES)
-
-
-def digest(
-    x: Tensor | Items, prints: UInt8[np.ndarray, "P 16"], allowed: Bool[Tensor, "T P"]
-) -> UInt8[np.ndarray, "T 32"]:
-    """Return one hash per trial, from all fingerprints and the trial's mask, independent of the order of points."""
-    contents, kind = np.unique(prints, axis=0, return_inverse=True)
-    head = hashlib.sha256(str(tuple(x.shape)).encode() + contents.tobytes())
-    hashes = bytearray()
-    for row in allowed.cpu().numpy():
-        trial = head.copy()
-        trial.update(np.sort(2 * kind.reshape(-1) + row).astype("<i8").tobytes())
-        hashes += trial.digest()
-    return np.frombuffer(bytes(hashes), np.uint8).reshape(-1, 32)
-
-
-def find(
-    wanted: UInt8[np.ndarray, "R n 16"],
-    before: Int[Tensor, "R n"],
-    prints: UInt8[np.ndarray, "P 16"],
-    allowed: Bool[Tensor, "R P"],
-) -> Int[Tensor, "R n"]:
-    """Return the indices of the points with the fingerprints `wanted`; equal points are interchangeable.
-
-    A replica keeps its indices `before` if all still match. Raise InputError if a point is missing or not allowed.
-    """
-    places = before.cpu().numpy().copy()
-    for r, (rows, old, may) in enumerate(zip(wanted, places, allowed.cpu().numpy(), strict=True)):
-        valid = (old >= 0).all() and old.max(initial=0) < len(may) and may[old].all()
-        if valid and (prints[old] == rows).all():
-            continue
-        free: dict[bytes, list[int]] = {}
-        for point in np.flatnonzero(may)[::-1]:
-            free.setdefault(prints[point].tobytes(), []).append(int(point))
-        try:
-            places[r] = [free[row.tobytes()].pop() for row in rows]
-        except (KeyError, IndexError):
-            raise InputError("a labelled point of the saved state is not in this pool, or not allowed") from None
-    return torch.as_tensor(places, device=before.device)
+def digest(x: Tensor | Items, allowed: Bool[Tensor, "T P"]) -> UInt8[Tensor, " 32"]:
+    """Return a hash of the points of a pool, from their float64 values, and of those allowed in each trial."""
+    found = hashlib.sha256(str(tuple(x.shape)).encode() + allowed.cpu().numpy().tobytes())
+    for part in x.split(1024):
+        found.update((part.to("cpu", torch.float64).numpy() + 0.0).tobytes())  # + 0.0 replaces -0.0, its equal
+    return torch.frombuffer(bytearray(found.digest()), dtype=torch.uint8)

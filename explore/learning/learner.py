@@ -203,7 +203,7 @@ class ActiveLearner:
         return self._pool.state_dict() | carried
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Resume from the `state_dict` of a learner with the same points (in any order) and the same arguments."""
+        """Resume from the `state_dict` of a learner with the same points and the same arguments."""
         self._pool.load_state_dict(saved)
         self._renew()
         self._carried = None

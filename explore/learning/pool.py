@@ -20,7 +20,7 @@ from explore.learning import identity
 from explore.learning.scaling import UNSCALED, RawInputs, StandardisedInputs, Standardiser, labels
 from explore.nets.protocols import check_logits, check_targets
 
-FORMAT = 2  # of a state_dict
+FORMAT = 3  # of a state_dict
 STANDARDISE = ("labelled", "pool", "none")
 
 
@@ -188,15 +188,14 @@ class Pool:
         return points, present, rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the labels, fingerprints of the labelled points, and the settings that `load_state_dict` compares."""
+        """Return the labels, a hash of the pool, and the settings that `load_state_dict` compares."""
         return {
             "format": torch.tensor(FORMAT),
             "labelled": self.points.cpu().clone(),
             "y": torch.zeros(self.replicas, 0) if self.y is None else self.y.cpu().clone(),
             "round": torch.tensor(self.round),
             "meaning": tree.from_plain(self._meaning()),
-            "pool": torch.as_tensor(self._digest.copy()),  # [T, 32]
-            "fingerprints": torch.as_tensor(self._prints[self.points.cpu().numpy()]),  # [R, n, 16]
+            "pool": self._digest,
         }
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
@@ -208,10 +207,9 @@ class Pool:
         if before != now:
             a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
             raise InputError(f"the saved learner has different settings: {a}, this one {b}")
-        if not np.array_equal(saved["pool"].cpu().numpy(), self._digest):
-            raise InputError("the saved learner has a different pool. Pass the same points, in any order")
-        places = saved["labelled"].to(self._rng.device)
-        self.points = identity.find(saved["fingerprints"].cpu().numpy(), places, self._prints, self.allowed)
+        if not torch.equal(saved["pool"].cpu(), self._digest):
+            raise InputError("the saved learner has a different pool. Pass the same points, in the same order")
+        self.points = saved["labelled"].to(self._rng.device)
         self.mask = self.allowed.scatter(1, self.points, False)
         self.round = int(saved["round"])
         self.y = saved["y"].to(self._rng.device) if self.points.shape[1] else None
@@ -229,12 +227,8 @@ class Pool:
         }
 
     @cached_property
-    def _prints(self) -> UInt8[np.ndarray, "P 16"]:
-        return identity.fingerprints(self.x)
-
-    @cached_property
-    def _digest(self) -> UInt8[np.ndarray, "T 32"]:
-        return identity.digest(self.x, self._prints, self.allowed[: self._trials])
+    def _digest(self) -> UInt8[Tensor, " 32"]:
+        return identity.digest(self.x, self.allowed[: self._trials])
 
 
 def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "1 1 n O"]:

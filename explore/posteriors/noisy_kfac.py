@@ -17,17 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from explore.core import tree
 from explore.core.linalg import over
-from explore.core.memo import Memo
 from explore.inference.structures import kronecker
 from explore.inference.structures.base import PerLayer
 from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
-
-BASES = Memo[list[kronecker.Basis]]()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +41,7 @@ class NoisyKFAC(DampedNaturalGradient):
 
     def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
         gamma = self.gamma(state.common)
-        tensors = tree.tensors(state.statistics)
-        bases = BASES.of(tensors, int(state.common.step), lambda: kronecker.eigenbases(state.statistics))
-        for moments, basis in zip(state.statistics, bases, strict=True):
+        for moments, basis in zip(state.statistics, kronecker.eigenbases(state.statistics), strict=True):
             exact = basis.values + over(gamma, basis.values)
             damped = basis.raised(*kronecker.split_damping(moments, gamma)).values if self.damping == "split" else exact
             yield Spectrum(basis.inputs, basis.outputs, exact, damped)

@@ -97,8 +97,7 @@ compute = _together(
     click.option("--threads", type=THREADS, help="CPU threads.  [default: 1]"),
     click.option(
         "--graphs/--no-graphs", default=None,
-        help="Capture updates as CUDA graphs on a GPU, or compile them on a CPU.  [default: on a GPU, for nets of up "
-        "to 30 million weights]",
+        help="On a GPU, capture updates as CUDA graphs.  [default: for nets of up to 30 million weights]",
     ),
 )  # fmt: skip
 quiet = click.option("--quiet", is_flag=True, help="No notes, only the result.")

@@ -185,8 +185,10 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
             f"Pass --threads from 1 to {machine.THREADS}"
         )
     processes, jobs = parallel.world().processes, (old.config["settings"] if old else options).get("jobs") or 1
-    if graphs and max(processes, jobs) > 1:  # with --jobs, each process would compile for minutes
+    if graphs and max(processes, jobs) > 1:
         raise InputError("--graphs supports a single process. Leave out --graphs, or --jobs and torchrun")
+    if graphs and not device.startswith("cuda"):
+        raise InputError(f"--graphs needs a GPU, and the device is {device}. Leave out --graphs, or pass --device cuda")
     recorded = last.get("graphs", "auto") if graphs is None else "on" if graphs else "off"
     torch.set_num_threads(threads)
     execute(record=GRAPHS[recorded])

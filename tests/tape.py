@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from explore.core.context import executing
+from explore.core import tree
 from explore.core.rng import Rng
 from explore.core.shapes import Info, State
 from explore.execution import graphs
 
 
+def no_host_reads() -> AbstractContextManager[Any]:
+    """Let tensors on the CPU count as on a device, whose values the host does not read."""
+    return mock.patch.object(tree, "unseen", lambda t: True)
+
+
 class Tape(TorchDispatchMode):
     """Operations and draws from a stream; a `Recorder`."""
-
-    ahead = 2
 
     def __init__(self, rng: Rng) -> None:
         super().__init__()
@@ -28,13 +33,11 @@ class Tape(TorchDispatchMode):
         self._before: list[tuple[Tensor, Tensor]] = []
 
     def warm(self, run: Callable[[], Any]) -> Any:
-        """Run it as on a device: the host reads no values."""
-        with executing(host_reads=False):
+        """Run it as on a device."""
+        with no_host_reads():
             return run()
 
-    def record(
-        self, run: Callable[[], tuple[State, Info]], place: State, memory: Sequence[Tensor], healthy: bool
-    ) -> tuple[Info, Callable[[], bool]]:
+    def record(self, run: Callable[[], tuple[State, Info]], place: State) -> tuple[Info, Callable[[], None]]:
         """Record an update: its info, without meaning before the first replay, and the function that replays it."""
         self._calls, self._before, drawn = [], [], self.rng.generator.get_state()
         with self:
@@ -47,11 +50,10 @@ class Tape(TorchDispatchMode):
 
         calls = self._calls
 
-        def replay() -> bool:
+        def replay() -> None:
             with torch.no_grad():
                 for call in calls:
                     _repeat(*call)
-            return True
 
         return info, replay
 

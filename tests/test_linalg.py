@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from explore.core.context import executing
 from explore.core.linalg import basis, eigh, inverse_root, inverse_triangle, product, triangle_times
+from tests.tape import no_host_reads
 
 
 def positive(r, n, dtype=torch.float64):
@@ -142,7 +142,7 @@ def projected(y, q):
 def test_a_device_finds_the_basis_of_a_qr_decomposition(spread):
     y = torch.randn(3, 30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = y @ torch.diag(spread ** torch.linspace(0, 1, 4, dtype=torch.float64))
-    with executing(host_reads=False):
+    with no_host_reads():
         q = basis(y)
     close(q.mT @ q, torch.eye(4, dtype=torch.float64).expand(3, 4, 4), 1e-6)
     for own in (q, basis(y)):
@@ -152,7 +152,7 @@ def test_a_device_finds_the_basis_of_a_qr_decomposition(spread):
 @pytest.mark.parametrize("scale", [1e19, 1e-22])
 def test_the_basis_of_what_single_precision_cannot_square(scale):
     y = torch.randn(3, 30, 4, generator=torch.Generator().manual_seed(0)) * scale
-    with executing(host_reads=False):
+    with no_host_reads():
         q = basis(y)
     torch.testing.assert_close(q.mT @ q, torch.eye(4).expand(3, 4, 4), rtol=0, atol=1e-5)
     torch.testing.assert_close(projected(y, q), y, rtol=1e-4, atol=1e-5 * scale)
@@ -161,7 +161,7 @@ def test_the_basis_of_what_single_precision_cannot_square(scale):
 def test_a_device_finds_a_basis_of_what_lacks_rank():
     y = torch.randn(3, 30, 4, generator=torch.Generator().manual_seed(0))
     y[0, :, 1], y[1, :, 1], y[2] = 0.0, y[1, :, 0], 0.0
-    with executing(host_reads=False):
+    with no_host_reads():
         q = basis(y)
     assert q.isfinite().all()
     torch.testing.assert_close(projected(y, q), y, rtol=1e-5, atol=1e-5)

@@ -5,9 +5,8 @@
 
 A net 13-50-1, 455 training examples, batches of 10, one thread, updates alone: no predictions, no metrics. Posteriors
 have the papers' settings or what their fields say, but ten weight samples (or members) an update, or one; those with
-Kronecker factors also their preset `default`, in which half of the updates are without samples, by itself and compiled
-(`--graphs`; the time to compile is left out). Twenty splits
-side by side, whose time is divided by twenty, or one split alone. Peers train one split at a time.
+Kronecker factors also their preset `default`, in which half of the updates are without samples. Twenty splits side by
+side, whose time is divided by twenty, or one split alone. Peers train one split at a time.
 `--tree before=FOLDER` measures the library of another checkout too. Checkouts and peers take turns, `--repeats` times,
 each time in a process of its own, and the numbers are medians: so all meet the same machine, however busy.
 

@@ -1,6 +1,6 @@
 """Seconds per update of every posterior: of many small nets side by side, and of one ResNet-18 beside plain SGD.
 
-    python -m experiments.benchmarks.updates --case one,small  # on the processor, plain and compiled
+    python -m experiments.benchmarks.updates --case one,small  # on the processor
     python -m experiments.benchmarks.updates --device cuda     # plain and by CUDA graphs; a ResNet in bfloat16, too
 
 one: a 13-50-1 net with 10 weight samples (or members), batches of 10. small: 20 replicas of it. resnet: one ResNet-18
@@ -127,7 +127,7 @@ def ours(
 
     # Each kind of update is recorded when it has come often enough; of the ResNet those that are timed.
     kinds = getattr(posterior, "statistics_interval" if case == "resnet" else "factor_interval", 1) if recorded else 1
-    first = kinds * (graphs.Cuda.ahead + graphs.CHECKED + 1)
+    first = kinds * (graphs.AHEAD + graphs.CHECKED + 1)
     begun = first * median(step, device, first, 1, 0)
     return median(step, device, updates, repeats), begun
 
@@ -148,7 +148,7 @@ def sgd(device: str, updates: int, repeats: int, recorded: bool, amp: bool) -> f
     if recorded:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            for _ in range(graphs.Cuda.ahead):
+            for _ in range(graphs.AHEAD):
                 step()
         torch.cuda.current_stream().wait_stream(stream)
         with torch.cuda.graph(graph):
@@ -180,10 +180,10 @@ def timed(name: str, case: str, device: str, updates: int, repeats: int) -> dict
             kinds |= {"recorded": (True, False), "bfloat16": (True, True)}
         return {kind: sgd(device, updates, repeats, *how) for kind, how in kinds.items()}
     found = {"seconds": ours(name, case, device, updates, repeats, recorded=False, amp=False)[0]}
-    if case != "resnet" or device.startswith("cuda"):
+    if device.startswith("cuda"):
         found["recorded"], found["begun"] = ours(name, case, device, updates, repeats, recorded=True, amp=False)
-    if case == "resnet" and device.startswith("cuda"):
-        found["bfloat16"], _ = ours(name, case, device, updates, repeats, recorded=True, amp=True)
+        if case == "resnet":
+            found["bfloat16"], _ = ours(name, case, device, updates, repeats, recorded=True, amp=True)
     return found
 
 

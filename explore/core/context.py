@@ -36,8 +36,6 @@ class Execution:
     world: World = World()
     record: bool | None = None  # whether updates are recorded and replayed; None: where that is always faster
     dials: Tensor | None = None  # the numbers of a step, in the tensor that recordings read
-    host_reads: bool = True  # whether the host may read values of tensors on the CPU
-    assumed: list[Tensor] | None = None  # collects the flags that a recording assumes to be true
 
 
 _execution: ContextVar[Execution] = ContextVar("execution", default=Execution())  # noqa: B039 (it is frozen)

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from explore.core.context import execution
 from explore.core.errors import InputError
 
 Tree = Any
@@ -113,14 +112,10 @@ def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
 
 
 def known_all_true(flags: Tensor) -> bool:
-    """Return whether all flags are known to be true: False for `unseen` flags, True if a recording assumes it."""
-    assumed = execution().assumed
-    if assumed is not None:
-        assumed.append(flags.all())
-        return True
+    """Return whether all flags are known to be true: False for `unseen` flags."""
     return not unseen(flags) and bool(flags.all())
 
 
 def unseen(t: Tensor) -> bool:
-    """Return whether the host must not read a tensor: it is on an accelerator, or `execution().host_reads` is off."""
-    return not execution().host_reads or t.device.type != "cpu"
+    """Return whether the host must not read a tensor: it is on an accelerator."""
+    return t.device.type != "cpu"

@@ -1,1 +1,1 @@
-"""Execution of updates: recorded, compiled or divided among processes. Recording changes results only by rounding."""
+"""Execution of updates: recorded or divided among processes. Recording changes results only by rounding."""

@@ -1,83 +1,70 @@
-"""Updates that are recorded once and then replayed: one launch per update instead of one per operation.
+"""Updates that are recorded as CUDA graphs and replayed: one launch per update instead of one per operation.
 
     with graphs.use(True):
         for epoch in fit(posterior, x, y, rng): ...
 
-Recordings are CUDA graphs on a GPU and compiled programs on a CPU. A recording always repeats the same operations with
-the same numbers. So a posterior's `Turn` gives the kind of each step and the numbers that change. Each kind has its own
-recording, and the changing numbers are tensors that are filled before each replay. The first two replays of each kind
-are compared with normal updates. If they differ, or an update cannot be recorded, the fit warns and continues without
-recordings.
+A recording always repeats the same operations with the same numbers. So a posterior's `Turn` gives the kind of each
+step and the numbers that change. Each kind has its own recording, and the changing numbers are tensors that are filled
+before each replay. The first two replays of each kind are compared with normal updates. If they differ, or an update
+cannot be recorded, the fit warns and continues without recordings.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from explore.core import tree
 from explore.core.context import Number, Turn, executing, execution
-from explore.core.rng import Kind, Rng
+from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution import parallel
 
 LARGEST = 3 * 10**7  # up to this many weights, launches take more time than arithmetic on a fast GPU
+AHEAD = 2  # normal updates of each kind before one is recorded: libraries initialise themselves in the first ones
 CHECKED = 2  # replays of each kind that are compared with the normal update
 MOST = 4  # numbers in a turn
 LOOKED_AT = 20  # one of so many steps must be of a kind that can be recorded
 Step = Callable[[], tuple[State, Info]]
-Replay = Callable[[], bool]
-Draw = tuple[Kind, tuple[int, ...]]
-"""A torch function that draws numbers, and their shape."""
+Replay = Callable[[], None]
 
 
 def use(asked: bool | None) -> AbstractContextManager[Any]:
-    """Set for a block whether fits record their updates. None: only on a GPU, with at most `LARGEST` weights."""
+    """Set for a block whether fits on a GPU record their updates. None: with at most `LARGEST` weights."""
     return executing(record=asked)
 
 
 def updates(posterior: Any, rng: Rng) -> Updates:
-    """Return the `Updates` of a fit, with recordings if `use` requests them and the updates can be recorded."""
-    device, alone = rng.device.type, parallel.world().parts == 1
-    asked = execution().record
-    wanted = device == "cuda" and posterior.net.weights <= LARGEST if asked is None else asked
-    kinds: dict[str, Callable[[Rng], Recorder]] = {"cuda": Cuda, "cpu": Inductor}
-    recorded = wanted and alone and device in kinds
+    """Return the `Updates` of a fit, with recordings on a GPU, if `use` requests them and updates can be recorded."""
+    asked, recorded = execution().record, rng.device.type == "cuda" and parallel.world().parts == 1
+    if recorded:
+        recorded = posterior.net.weights <= LARGEST if asked is None else asked
     if recorded and all(posterior.turn(step, 1.0).kind is None for step in range(2, 2 + LOOKED_AT)):
         recorded = False
         if asked:
             warnings.warn(f"no update of {type(posterior).__name__} with these settings can be recorded", stacklevel=2)
-    return Updates(posterior, rng, kinds[device](rng) if recorded else None)
+    return Updates(posterior, rng, Cuda(rng) if recorded else None)
 
 
-@runtime_checkable
 class Recorder(Protocol):
     """The interface of recorders, which record an update once and can then replay it on the same memory.
 
     `record` returns the values that the update logs, and a replay function. A replay reads the state from `place` and
-    other inputs from `memory`, and writes the new state to `place`. If `healthy`, a recording may assume that no
-    replica has failed. The replay function returns False, and changes nothing, if an assumption of the recording is
-    wrong; otherwise True.
+    writes the new state there.
     """
 
-    ahead: int  # normal updates of each kind before one is recorded
-
-    @property
-    def rng(self) -> Rng: ...  # the stream from which updates draw
     def warm(self, run: Callable[[], Any]) -> Any: ...  # run an update under the conditions of a recording
-    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]: ...
+    def record(self, run: Step, place: State) -> tuple[Info, Replay]: ...
 
 
 class Cuda:
     """A recorder of CUDA graphs. All graphs share one memory pool, so no two graphs may run at the same time."""
-
-    ahead = 2  # libraries initialise themselves in the first updates
 
     def __init__(self, rng: Rng):
         self.rng, self.stream = rng, torch.cuda.Stream(rng.device)
@@ -91,98 +78,13 @@ class Cuda:
         main.wait_stream(self.stream)
         return result
 
-    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
+    def record(self, run: Step, place: State) -> tuple[Info, Replay]:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.rng.generator)
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             new, info = run()
             write(new, place)
-
-        def replay() -> bool:
-            graph.replay()
-            return True
-
-        return info, replay
-
-
-class Drawn(Rng):
-    """A random stream that can list its draws in `noted`, or return the numbers in `prepared` instead of new draws."""
-
-    def __init__(self, rng: Rng):
-        vars(self).update(vars(rng))
-        self.noted: list[Draw] | None = None
-        self.prepared: Iterator[Tensor] | None = None
-
-    def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
-        if self.prepared is not None:
-            return next(self.prepared)
-        if self.noted is not None:
-            self.noted.append((kind, shape))
-        return super().draw(kind, shape)
-
-    def redraw(self, wanted: Sequence[Draw]) -> list[Tensor]:
-        """Draw new numbers with the functions and shapes in `wanted`, which were noted for a recording."""
-        return [super(Drawn, self).draw(*each) for each in wanted]
-
-
-class Inductor:
-    """A recorder that compiles updates for a CPU with torch.compile, which changes the last digits of results.
-
-    Random numbers are drawn before each replay, from the stream of normal updates. A program for healthy replicas
-    assumes that all matrices are positive definite and no replica fails. If this is false, the normal update runs.
-    """
-
-    ahead = 0  # so that a resumed fit has compiled updates from the start
-
-    def __init__(self, rng: Rng, backend: str | None = "inductor"):
-        self.rng, self.backend = Drawn(rng), backend  # None: trace without compiling
-
-    def warm(self, run: Callable[[], Any]) -> Any:
-        return run()
-
-    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
-        # Importing torch's compiler takes a second.
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        generator, inputs = self.rng.generator, [*(t for t in tree.tensors(place) if t.dim()), *memory]
-        start = generator.get_state()
-        wanted = self.rng.noted = list[Draw]()
-        info = tree.map_tensors(torch.clone, run()[1])
-        self.rng.noted = None
-        drawn = self.rng.redraw(wanted)
-        generator.set_state(start)  # a recording must not advance the stream
-
-        def flat(*tensors: Tensor) -> list[Tensor]:
-            self.rng.prepared = iter(tensors[len(inputs) :])
-            try:
-                flags: list[Tensor] = []
-                with executing(assumed=flags) if healthy else executing(host_reads=False):
-                    new, info = run()
-            finally:
-                self.rng.prepared = None
-            state = [t for t in tree.tensors(new) if t.dim()]
-            right = torch.stack(flags).all() if flags else torch.ones((), dtype=torch.bool)
-            return [right, *state, *tree.tensors(info)]
-
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # from torch about its own code
-            compiled: Any = make_fx(flat)(*inputs, *drawn)
-            compiled = torch.compile(compiled, dynamic=False, backend=self.backend) if self.backend else compiled
-            compiled(*inputs, *drawn)
-        results = [*inputs[: len(inputs) - len(memory)], *tree.tensors(info)]
-
-        def replay() -> bool:
-            before = generator.get_state()
-            with torch.no_grad():
-                right, *values = compiled(*inputs, *self.rng.redraw(wanted))
-            if not right:
-                generator.set_state(before)
-                return False
-            for result, new in zip(results, values, strict=True):
-                result.copy_(new)
-            return True
-
-        return info, replay
+        return info, graph.replay
 
 
 class Graph(NamedTuple):
@@ -197,8 +99,7 @@ class Updates:
     """The updates of one fit or of online training. A replayed update overwrites the previously returned state."""
 
     def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
-        self.posterior, self.recorder, self.recordable = posterior, recorder, True
-        self.rng = recorder.rng if recorder else rng
+        self.posterior, self.rng, self.recorder, self.recordable = posterior, rng, recorder, True
         self._graphs: dict[Hashable, Graph] = {}
         self._counts: dict[Hashable, int] = {}  # updates of each kind
         self.replays = 0
@@ -220,15 +121,15 @@ class Updates:
             if number != self._values[i]:  # each costs a launch, and most do not change
                 self._dials[i].fill_(number)
                 self._values[i] = number
-        key = turn.kind, batch.x.shape, batch.y.shape, _healthy(state)
+        key = turn.kind, batch.x.shape, batch.y.shape
         self._counts[key] = self._counts.get(key, 0) + 1
         with executing(dials=self._dials):
-            if self._counts[key] > self.recorder.ahead + CHECKED and self.recordable:
+            if self._counts[key] > AHEAD + CHECKED and self.recordable:
                 return self._replayed(self._graphs[key], state, batch, progress)
             generator = self.rng.generator
             before = generator.get_state()
             result: tuple[State, Info] = self.recorder.warm(lambda: self._plain(state, batch, progress))
-            if self._counts[key] <= self.recorder.ahead or not self.recordable:
+            if self._counts[key] <= AHEAD or not self.recordable:
                 return result
             after = generator.get_state()
             generator.set_state(before)
@@ -278,22 +179,15 @@ class Updates:
         def run() -> tuple[State, Info]:
             return self._plain(place, copy, progress)
 
-        return Graph(copy, *self.recorder.record(run, place, (*copy, self._dials), _healthy(state)))
+        return Graph(copy, *self.recorder.record(run, place))
 
     def _replayed(self, graph: Graph, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         write(state, self._place)
         write(batch, graph.batch)
-        if not graph.replay():
-            return self._plain(state, batch, progress)
+        graph.replay()
         self.replays += 1
         now = _with_host(self._place, state)
         return now._replace(common=now.common._replace(step=state.common.step + 1)), graph.info
-
-
-def _healthy(state: State) -> bool:
-    """Return whether no replica has failed; always True on a GPU, to avoid a synchronisation."""
-    alive: Tensor = state.common.alive
-    return alive.device.type != "cpu" or bool(alive.all())
 
 
 def _with_host(state: State, host: State) -> State:

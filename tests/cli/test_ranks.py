@@ -106,12 +106,14 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     assert (ranks.device("cuda"), ranks.device("cpu")) == ("cuda:1", "cpu")
 
 
-def test_compiled_updates_are_of_one_process():
-    with pytest.raises(InputError, match="--graphs supports a single process. Leave out"):
-        start.compute({"device": "cpu", "graphs": True, "jobs": 2})
+def test_graphs_need_a_gpu():
+    with pytest.raises(InputError, match="--graphs needs a GPU, and the device is cpu. Leave out --graphs"):
+        start.compute({"device": "cpu", "graphs": True})
 
 
 def test_graphs_are_of_one_process(monkeypatch):
+    with pytest.raises(InputError, match="--graphs supports a single process. Leave out"):
+        start.compute({"device": "cpu", "graphs": True, "jobs": 2})
     monkeypatch.setattr(start.parallel, "world", lambda: SimpleNamespace(processes=2))
     with pytest.raises(InputError, match="--graphs supports a single process. Leave out"):
         start.compute({"device": "cpu", "graphs": True})

@@ -1,14 +1,10 @@
 """The benchmark of updates, on a processor."""
 
-from functools import partial
-
 import pandas as pd
 import torch
 from click.testing import CliRunner
 
 from experiments.benchmarks import updates
-from explore.execution import graphs
-from explore.execution.graphs import Inductor
 
 
 def test_the_same_numbers_in_every_precision():
@@ -28,14 +24,13 @@ def test_single_precision_is_that_of_the_libraries_that_compute(monkeypatch):
     assert updates.compared("map", "one", "cpu") == {"off": 1.0}
 
 
-def test_it_writes_a_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(graphs, "Inductor", partial(Inductor, backend="eager"))  # compiling takes its time
+def test_it_writes_a_table(tmp_path):
     options = ["--case", "small", "--posterior", "vogn", "--updates", "1", "--repeats", "1"]
     done = CliRunner().invoke(updates.main, [*options, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     found = pd.read_csv(tmp_path / "updates.csv")
     assert found.method.tolist() == ["vogn"] and (found.off < 1e-4).all()
-    assert (found[["seconds", "recorded", "begun"]].to_numpy() > 0).all()
+    assert (found.seconds > 0).all()
     assert "| vogn | " in (tmp_path / "updates.md").read_text()
 
 

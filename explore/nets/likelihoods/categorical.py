@@ -26,7 +26,7 @@ class Categorical(Parameterless):
         return out.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
     def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        # Not F.one_hot, which reads the values of y and so cannot be compiled.
+        # Not F.one_hot, which reads the values of y, for which a GPU would be waited for.
         classes = torch.arange(out.shape[-1], device=out.device)
         return (y.unsqueeze(-1) == classes).to(out) - out.softmax(-1)
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from explore.core.errors import InputError
 from explore.nets.slots.base import Slot
@@ -53,40 +52,22 @@ class Buffers:
         return [(table[name], getattr(table[name], "_version", 0)) for _, table, name, _ in self._all]
 
 
-class _RandomOperations(TorchDispatchMode):
-    """A dispatch mode that records the names of torch operations that draw random numbers, from any generator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False: this mode is never compiled, and True would import torch's compiler, which takes seconds."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            names = [argument.name for argument in func._schema.arguments]
-            values = {"dropout_p": 0.0} | dict(zip(names, args, strict=False)) | kwargs
-            if "dropout_p" not in names or values["dropout_p"]:  # attention has this tag even without dropout
-                self.names.append(func.overloadpacket.__name__)
-        return func(*args, **kwargs)
-
-
 @contextmanager
-def chance() -> Iterator[list[str]]:
-    """Yield a list that gets the names of what draws random numbers in the block: torch, NumPy or Python's `random`."""
-    before, names = _generators(), list[str]()
-    with _RandomOperations() as drawn:
-        yield names
-    names += drawn.names + [name for name, state in _generators().items() if state != before[name]]
+def chance(device: torch.device) -> Iterator[list[str]]:
+    """Yield a list that gets the names of the global generators from which the block draws random numbers."""
+    before, names = _generators(device), list[str]()
+    yield names
+    names += [name for name, state in _generators(device).items() if state != before[name]]
 
 
-def _generators() -> dict[str, Any]:
+def _generators(device: torch.device) -> dict[str, Any]:
+    """Return the states of the generators of torch, NumPy and Python."""
+    of_device = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     _, key, *rest = np.random.get_state()
-    states: dict[str, Any] = {"numpy.random": (np.asarray(key).tobytes(), rest)}
+    states: dict[str, Any] = {
+        "torch": [state.numpy().tobytes() for state in (torch.get_rng_state(), *of_device)],
+        "numpy.random": (np.asarray(key).tobytes(), rest),
+    }
     if "beartype" not in sys.modules:  # beartype itself draws from Python's generator
         states["random"] = random.getstate()
     return states

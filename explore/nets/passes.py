@@ -223,11 +223,11 @@ class Passes:
         x = x[:1, :: x.shape[1] - 1]  # the first and the last
         layers, two = self._neutral(x, 2, dtype), Mode((1, 2, 2), taps=True, early=self._early)
         with torch.enable_grad(), self._buffers.unchanged():
-            with chance() as drawn:
+            with chance(x.device) as drawn:
                 alone = self._pass(layers, x[:, 1:], Mode((1, 2, 1), early=self._early)).out
             if drawn:
-                raise InputError(f"forward() draws random numbers ({drawn[0]}), not only in training; remove them")
-            with chance() as drawn, self._training(0, x.device):
+                raise InputError(f"forward() draws random numbers from {drawn[0]}, not only in training; remove them")
+            with self._training(0, x.device), chance(x.device) as drawn:
                 among = self._pass(layers, x, two)
             if foreign := [name for name in drawn if name in FOREIGN]:
                 raise InputError(f"forward() draws random numbers from {foreign[0]}; draw them from torch")

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -570,7 +568,7 @@ def test_killed_and_resumed_equals_uninterrupted(explore, compare, table):
         while not ((run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text().count("noisy-ekfac") > 3):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
     assert "ensemble" not in (run / "metrics.jsonl").read_text()
     result = explore("compare", "--resume", run, "--json")
     assert result.exit_code == 0, result.stderr

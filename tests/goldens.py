@@ -127,7 +127,7 @@ COMMANDS: dict[str, list[Any]] = {
     "active-table": ["active", *ACTIVE, "--data", "table.csv", "--target", "y", "--name", "t"],
     "compare": [
         "compare", "--posterior", "noisy-kfac,bbb,ensemble", "--splits", 2, "--epochs", 3, "--hidden", 4, "--samples",
-        5, "--dataset", "yacht", "--no-figures", "--name", "c",
+        5, "--dataset", "yacht", "--name", "c",
     ],
     "classify": ["classify", *DIGITS, "--name", "d"],
     "rl": ["rl", *CHAIN, "--seeds", 2, "--name", "r"],

@@ -154,7 +154,7 @@ def test_reinforcement_learning_libraries_stay_in_their_adapters(modules):
             assert not any(name.startswith(("stable_baselines3", "sb3_contrib")) for name in found), module
 
 
-KNOW_NO_POSTERIOR = {"learner", "classification", "compare", "toys", "fit"}
+KNOW_NO_POSTERIOR = {"learner", "classification", "compare", "fit"}
 LOOPS = [m for m in PATHS if room(m) in ("acquisitions", "vime") or m.removeprefix("learning.") in KNOW_NO_POSTERIOR]
 
 

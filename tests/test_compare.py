@@ -1,6 +1,5 @@
 """Measurements of posteriors under the same splits, against formulas written out."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +13,7 @@ from explore.core.rng import Rng
 from explore.data import uci_splits
 from explore.data.base import Dataset
 from explore.inference.predict import Moments, Predictor
-from explore.learning import compare, toys
+from explore.learning import compare
 from explore.nets.likelihoods import Categorical, Gaussian
 from explore.nets.net import Net, mlp
 
@@ -184,21 +183,6 @@ def test_candidates_are_measured_as_each_alone(jobs, calibrate):
     rest = measured(every, together[1][0].saved)
     for tag, value in together[-1][1].scalars.items():
         torch.testing.assert_close(rest[-1][1].scalars[tag], value, rtol=0, atol=0, equal_nan=True, msg=tag)
-
-
-@pytest.mark.parametrize(("name", "members"), [("ensemble", 5), ("map", 10)])
-def test_toys_are_learnt(monkeypatch, name, members):
-    monkeypatch.setattr(toys, "UPDATES", (400, 400))
-    p = posterior(name, lr=0.02, members=members)
-    b = toys.bands(p, Gaussian(), [20], Rng(0), 10)
-    seen = (b.x.abs() > 0.8) & (b.x.abs() < 1.9)
-    assert ((b.mean - (2 * b.x).sin())[seen].abs() < 0.15).all()
-    assert (b.total > b.epistemic).all() and (b.data_x.abs() >= 0.7).all()
-    c = toys.boundary(p, [20], Rng(0), 10)
-    cell = ((c.data_x + 3) * 10).round().long()
-    right = (c.probability[cell[:, 1], cell[:, 0]] > 0.5) == (c.data_y > 0.5)
-    assert right.float().mean() > 0.9
-    assert math.isclose(float(c.axis[0]), -3) and c.probability.shape == (61, 61)
 
 
 @pytest.mark.parametrize("factor", [1e160, 1e30, 1e-30])

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import joblib
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,13 +19,12 @@ from explore.core.shapes import State
 from explore.inference import candidates, presets
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
-from explore.learning import baselines, build, compare, toys
+from explore.learning import baselines, build, compare
 from explore.learning.baselines import BOOSTING
 from explore.learning.compare import Measured
 from explore.learning.fit import Epoch
 from explore.learning.model import FittedModel
 from explore.learning.saved import LIKELIHOOD, Candidate, Names, Saved
-from explore.nets.likelihoods import Gaussian
 from explore.nets.protocols import is_gaussian
 from explore.runs.record import Run
 from explore.runs.recorded import Values
@@ -41,7 +39,6 @@ class Settings(problem.Problem):
     likelihood_settings: Values
     splits: int
     jobs: int = 1  # number of processes that share the splits
-    figures: bool
     calibrate: float
     baselines: tuple[str, ...] = ()  # methods without a posterior: "boosting" or none
     validation: float  # share of each training part held out for testing; 0: use the test parts
@@ -88,8 +85,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     prior = build.noise_of(noise, weak, data.y)
     return Settings(
         **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
-        baselines=baselines, figures=options["figures"] and not options["grid"],
-        calibrate=options["calibrate"] or 0.0, validation=options["validate"] or 0.0,
+        baselines=baselines, calibrate=options["calibrate"] or 0.0, validation=options["validate"] or 0.0,
         likelihood_settings=registry.complete(noise, prior | registry.parse(noise, fixed["likelihood"])),
     )  # fmt: skip
 
@@ -128,14 +124,11 @@ class Finished(NamedTuple):
     alive: Tensor  # [R] whether the fit on each split succeeded
     seconds: float  # duration of its fit, or its share of a joint fit of several candidates
     reliability: compare.Reliability | None = None
-    bands: toys.Bands | None = None
-    boundary: toys.Boundary | None = None
 
 
 FACTOR = "test/variance_factor"
 HELD = 5 * 10**7  # maximum number of values (inputs, states and updates) in a joint fit of candidates
 Event = tuple[str, Epoch | Measured | Finished | None]  # name of a posterior and event; None: its fit starts or resumes
-PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary": toys.Boundary}
 
 
 class Experiment:
@@ -159,8 +152,8 @@ class Experiment:
         self._seconds = 0.0
         if old:
             for name, entry in old.state["finished"].items():
-                pictures = {key: kind(**entry[key]) if entry[key] else None for key, kind in PICTURES.items()}
-                self.finished[name] = Finished(**(entry | pictures))
+                reliability = compare.Reliability(**entry["reliability"]) if entry["reliability"] else None
+                self.finished[name] = Finished(**entry | {"reliability": reliability})
             self._saved, self._seconds = old.state["saved"], old.state["seconds"]
         self.parts = (self.dataset.name,)
         parts, place = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
@@ -271,15 +264,8 @@ class Experiment:
         if (factor := scalars.get(FACTOR)) is not None:
             predictor = predictor.stretched(factor)
         reliability = compare.reliability(predictor, self.splits.test_x, self.splits.test_y)
-        bands = boundary = None
-        if s.figures:
-            likelihood = posterior.likelihood
-            gaussian = Gaussian() if likelihood.scaling == "none" else getattr(likelihood, "exact", likelihood)
-            draw = [joblib.delayed(toys.bands)(posterior, gaussian, s.hidden, self.rng, s.samples)]
-            draw += [joblib.delayed(toys.boundary)(posterior, s.hidden, self.rng, s.samples)] * posterior.classifies
-            bands, boundary = [*joblib.Parallel(n_jobs=min(s.jobs, 2))(draw), None][:2]
         on_cpu, alive, reliability = tree.map_tensors(Tensor.cpu, (scalars, state.common.alive, reliability))
-        return Finished(on_cpu, alive, self._seconds, reliability, bands, boundary)
+        return Finished(on_cpu, alive, self._seconds, reliability)
 
     def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
         """Return a posterior to save, to predict with the variance `factor` and the weight samples of the metrics."""

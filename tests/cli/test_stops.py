@@ -21,7 +21,7 @@ from tests.cli.conftest import run
 
 COMMANDS = {
     "active": "--trials 2 --rounds 3 --epochs 2 --test-size 20 --samples 5",
-    "compare": "--posterior map,ensemble --splits 2 --epochs 3 --samples 5 --no-figures",
+    "compare": "--posterior map,ensemble --splits 2 --epochs 3 --samples 5",
     "rl": "--env explore/Chain-v0 --algo ppo --posterior bbb -p vime.minimum=10 -p vime.samples=2 -p vime.updates=5 "
     "--timesteps 96 --n-envs 2 --algo-param n_steps=16 --algo-param batch_size=16",
 }

@@ -160,7 +160,7 @@ LOOPS = [m for m in PATHS if room(m) in ("acquisitions", "vime") or m.removepref
 
 def test_loops_know_no_concrete_posterior(files):
     protocol = {f"inference.base.{name}" for name in ("Predictive", "Variational", "Common")}
-    allowed = ("inference.predict", "inference.candidates", "inference.presets")
+    allowed = ("inference.predict", "inference.presets")
     for module in LOOPS:
         asked = {n for n in imports(files[module]) if n.startswith(("posteriors.", "inference."))}
         assert not [name for name in asked - protocol if not name.startswith(allowed)], module

@@ -155,34 +155,20 @@ def test_every_posterior_has_the_same_tags(classes):
     assert ("test/error" in tags["map"]) == (classes > 0)
 
 
-@pytest.mark.parametrize("members", [1, 3])
-def test_saved_continues_bit_for_bit(members):
+@pytest.mark.parametrize(("members", "calibrate", "jobs"), [(1, 0.0, 1), (3, 0.0, 1), (1, 0.2, 1), (2, 0.2, 2)])
+def test_saved_continues_bit_for_bit(members, calibrate, jobs):
     splits, p = compare.split(dataset(), R, Rng(0)), posterior("noisy-ekfac", epochs=4, members=members)
-    whole = [e for e in compare.follow(p, splits, Rng(0), S) if isinstance(e, compare.Measured)]
-    rest = [e for e in compare.follow(p, splits, Rng(0), S, whole[1].saved) if isinstance(e, compare.Measured)]
+
+    def measured(saved=None):
+        found = compare.follow(p, splits, Rng(0), S, saved, calibrate, jobs)
+        return [event for event in found if isinstance(event, compare.Measured)]
+
+    whole = measured()
+    rest = measured(whole[1].saved)
     assert [e.epoch for e in rest] == [3, 4]
     for a, b in zip(whole[2:], rest, strict=True):
         for tag, value in a.scalars.items():
             torch.testing.assert_close(value, b.scalars[tag], rtol=0, atol=0, equal_nan=True, msg=tag)
-
-
-@pytest.mark.parametrize(("jobs", "calibrate"), [(1, 0.0), (2, 0.2)])
-def test_candidates_are_measured_as_each_alone(jobs, calibrate):
-    splits = compare.split(dataset(), R, draw())
-    every = [posterior(epochs=4, members=2, lr=lr, prior_variance=eta) for lr, eta in ((0.1, 1.0), (0.3, 0.2))]
-
-    def measured(posteriors, saved=None):
-        found = compare.follow_candidates(posteriors, splits, draw(), S, saved, calibrate, jobs)
-        return [event for event in found if isinstance(event, list)]
-
-    together = measured(every)
-    for k, p in enumerate(every):
-        for ours, (alone,) in zip(together, measured([p]), strict=True):
-            for tag, value in alone.scalars.items():
-                torch.testing.assert_close(ours[k].scalars[tag], value, rtol=1e-8, atol=1e-10, equal_nan=True, msg=tag)
-    rest = measured(every, together[1][0].saved)
-    for tag, value in together[-1][1].scalars.items():
-        torch.testing.assert_close(rest[-1][1].scalars[tag], value, rtol=0, atol=0, equal_nan=True, msg=tag)
 
 
 @pytest.mark.parametrize("factor", [1e160, 1e30, 1e-30])

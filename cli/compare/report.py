@@ -30,7 +30,7 @@ Results = Mapping[str, pd.DataFrame]  # posterior -> its rows of results.csv, in
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:
-    """Write an event. If a checkpoint is due, return the epoch of the current group, or 0 if the group has finished."""
+    """Write an event. If a checkpoint is due, return the epoch of the current fit, or 0 if the fit has finished."""
     match event:
         case name, None:
             decisive = "test/error" if comparison.dataset.classes else "test/rmse"
@@ -43,14 +43,13 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
             means = {tag: float(value.double().mean()) for tag, value in measured.scalars.items()}
             run.scalars(file_name(name), measured.epoch, means)
             last = measured.epoch == comparison.posteriors[name].epochs
-            return measured.epoch if comparison.ends_group(name) and not last else None
+            return None if last else measured.epoch
         case name, Finished() as finished:
             finish(run, comparison, name, finished)
-            if name in comparison.settings.baselines:
-                return 0
-            assert comparison.saved is not None
-            saved.write(run.folder, comparison.saved, more=True)
-            return 0 if comparison.ends_group(name) else None
+            if name in comparison.posteriors:
+                assert comparison.saved is not None
+                saved.write(run.folder, comparison.saved, more=True)
+            return 0
     return None
 
 

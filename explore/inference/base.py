@@ -74,7 +74,6 @@ class Predictive(Checked, ABC):
         "epochs": "[1, 1e6]", "min_batches": "[1, 1e6]", "samples": "[1, 1e4]", "gain_samples": "[1, 1e4]"
     }  # fmt: skip
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
-    by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ between replicas, see `candidates`
     partial: ClassVar[bool] = True  # whether targets may be partly NaN (missing), see `PartialGaussian`
     classifies: ClassVar[bool] = True  # whether targets may be classes
     of_weights: ClassVar[bool] = True  # whether `sample` returns weights of `net`; if not, only `functions` predicts
@@ -228,7 +227,7 @@ class Variational(Predictive):
 
     @property
     def eta(self) -> Any:
-        """The prior variance: a number, or [R] for candidates. If learned, its initial value, the class default."""
+        """The prior variance. If learned, its initial value, the class default."""
         default = type(self).prior_variance
         start = 1.0 if isinstance(default, str) else default
         return start if isinstance(self.prior_variance, str) else self.prior_variance
@@ -257,7 +256,7 @@ class Variational(Predictive):
     def variances(self, state: State) -> tuple[Rows, ...]:
         """Return the prior variance eta of each coordinate tensor."""
         learned: Prior | None = state.common.prior
-        return self._all(self.eta) if learned is None else learned.variance
+        return (self.eta,) * len(self.coordinates) if learned is None else learned.variance
 
     def gamma(self, shared: Common, weight: float | Tensor | None = None, held: bool = False) -> Dampings:
         """Return gamma = lambda / (N eta), one for all coordinate tensors or a tuple with one per tensor.
@@ -267,13 +266,9 @@ class Variational(Predictive):
         weight, n_data = self.kl_weight if weight is None else weight, float(shared.n_data)
         if shared.prior is None:
             gamma = weight / (n_data * self.eta)
-            return self._all(gamma) if isinstance(gamma, Tensor) else gamma
+            return (gamma[:, None, None],) * len(self.coordinates) if isinstance(gamma, Tensor) else gamma
         etas = shared.prior.held if held else shared.prior.variance
         return tuple(over(weight, eta) / (n_data * eta) for eta in etas)
-
-    def _all(self, value: float | Tensor) -> tuple[Rows, ...]:
-        """Return a tuple that repeats a value for each coordinate tensor; values per replica, [R], become [R, 1, 1]."""
-        return (value[:, None, None] if isinstance(value, Tensor) else value,) * len(self.coordinates)
 
     @property
     @abstractmethod

@@ -21,9 +21,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.context import Number
 from explore.core.errors import InputError
-from explore.core.linalg import added, identity, moved, over
+from explore.core.linalg import added, identity, moved
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
 from explore.inference.base import LEAST, MOST, Prior, Variational
@@ -33,7 +32,7 @@ from explore.nets.protocols import Layer, Layers, Network, Noise
 
 PredictiveForm = Literal["auto", "linearised", "mixed", "sampled"]
 """How predictions are made: see the module docstring, and for "mixed" `explore.inference.updates.damped`."""
-Density = tuple[Means, Factor, Number]
+Density = tuple[Means, Factor, float]
 """Mean, P and scale of q = N(mean, scale * P^-1)."""
 
 
@@ -41,8 +40,7 @@ def drawn(density: Density, n: int, rng: Rng) -> Weights:
     """Draw n samples of a density, a tuple of [R, n, I, O]."""
     mean, precision, scale = density
     noise = precision.root(tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean))
-    root = scale.sqrt() if isinstance(scale, Tensor) else math.sqrt(scale)
-    return tuple(moved(m.unsqueeze(1), x, root) for m, x in zip(mean, noise, strict=True))
+    return tuple(moved(m.unsqueeze(1), x, math.sqrt(scale)) for m, x in zip(mean, noise, strict=True))
 
 
 def centred(density: Density) -> Density:
@@ -146,7 +144,7 @@ class GaussianPosterior(Variational):
         if learned is None or (biases := self.own_bias_variance) is None:
             return state
         mean, precision, scale = self.gaussian(state)
-        second = tuple(over(scale, v) * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))
+        second = tuple(scale * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))
         learned = learned._replace(variance=best_variance(second, biases))
         return settle(state._replace(common=state.common._replace(prior=learned)), state)
 

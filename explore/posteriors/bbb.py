@@ -22,8 +22,6 @@ from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Re
 class BBB(Reparameterised):
     """Bayes by Backprop: a `Reparameterised` posterior in which the coordinates z are the weights."""
 
-    by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
-
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
         return self.net.biases

@@ -1,4 +1,4 @@
-"""Checks that updates agree when replicas run alone, traced, as candidates of one fit, or in several processes."""
+"""Checks that updates agree when replicas run alone, traced, or in several processes."""
 
 import functools
 import threading
@@ -13,11 +13,9 @@ from torch import Tensor
 
 from explore.core import tree
 from explore.core.context import World
-from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.execution import parallel
 from explore.execution.graphs import Inductor, Updates
-from explore.inference import candidates
 from explore.testing.oracles import Lone
 from explore.testing.subject import N, R, Subject, data, seeded, start, train
 from explore.testing.suite import assert_close, assert_same_bits
@@ -75,34 +73,6 @@ def _expect_equal_states(actual: tuple[State, Any], expected: tuple[State, Any],
         if path.partition(".")[0] not in CACHED:
             assert_close(a, b, f"{why} {path}", rtol=1e-9)
     assert_close(actual[1], expected[1], f"{why} samples", rtol=1e-9)
-
-
-@POSTERIORS.check("mlp", "learned", of=lambda subject: bool(candidates.by_replica(subject.cls)))
-def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, variant: str) -> None:
-    fixed = subject.variant(variant)
-    names = candidates.by_replica(subject.cls) - fixed.keys()
-    numbers = {name: getattr(subject.build(), name, 0.5) or 0.5 for name in sorted(names)}
-    posteriors = [subject.build(**dict[str, Any]({n: c * v for n, v in numbers.items()}), **fixed) for c in (1.0, 0.7)]
-    batch, rng = data(), seeded(kind=functools.partial(Rng, arms=2))
-    whole = candidates.together(posteriors, R, rng)
-    state = _epochs(whole, start(whole, N, 2 * R, rng), tree.map_tensors(lambda t: torch.cat([t, t]), batch), rng)
-    parts = [tree.part(state, block) for block in candidates.blocks(2, R)]
-    drawn = [posterior.sample(part, 3, seeded(9)) for posterior, part in zip(posteriors, parts, strict=True)]
-    for posterior, part, samples in zip(posteriors, parts, drawn, strict=True):
-        rng = seeded()
-        alone = _epochs(posterior, start(posterior, N, R, rng), batch, rng)
-        expected = posterior.sample(alone, 3, seeded(9)), posterior.learned(alone)
-        why = "a candidate differs from a fit of this candidate alone; check `by_replica`"
-        assert_close((samples, posterior.learned(part)), expected, why, rtol=1e-9)
-    assert not torch.equal(*(next(tree.leaves(samples))[1] for samples in drawn))
-
-
-def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
-    """Train for three epochs of five updates, and return the state after `finish`."""
-    for i in range(15):
-        state, _ = posterior.update(state, batch, rng, i / 15)
-        state = posterior.end_epoch(state) if i % 5 == 4 else state
-    return posterior.finish(state, iter([batch]), rng)
 
 
 class Exchange:

@@ -435,38 +435,16 @@ def test_an_interrupted_grid_goes_on_where_it_was(resumed):
     resumed(GRID, "finish", stop)
 
 
-APART = ["--posterior", "noisy-kfac", "--grid", "lr=0.01,0.1", "--grid", "members=1,2", "--epochs", 6]
-
-
-def test_candidates_of_other_shapes_are_fitted_apart(compare, monkeypatch):
-    fits, follow = [], comparison.follow_candidates
-
-    def counted(posteriors, *arguments):
-        fits.append(len(posteriors))
-        yield from follow(posteriors, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(comparison, "follow_candidates", counted)
-        found = json.loads(compare(*APART, "--validate", 0.25, "--json").stdout)
-    assert fits == [2, 2]
-    names = [f"noisy-kfac lr={lr} members={members}" for lr in (0.01, 0.1) for members in (1, 2)]
-    assert list(found["posteriors"]) == names
-    monkeypatch.setattr(experiment, "HELD", 1)  # each by itself
-    alone = json.loads(compare(*APART, "--validate", 0.25, "--json", "--name", "alone").stdout)
-    for name in names:
-        one, other = (f["posteriors"][name]["log_likelihood"]["mean"] for f in (found, alone))
-        assert one == pytest.approx(other, rel=1e-5)
-
-
-def test_candidates_of_one_fit_go_on_where_they_were(resumed):
+def test_a_candidate_goes_on_where_it_was(resumed):
     calls, write = iter(range(99)), report.write
 
     def stop(run, now, event):
-        if isinstance(event[1], comparison.Measured) and next(calls) == 9:  # between the two of an epoch
+        if isinstance(event[1], comparison.Measured) and next(calls) == 9:
             raise KeyboardInterrupt
         return write(run, now, event)
 
-    whole, cut = resumed(APART, "write", stop)
+    grid = ["--posterior", "noisy-kfac", "--grid", "lr=0.01,0.1", "--grid", "members=1,2", "--epochs", 6]
+    whole, cut = resumed(grid, "write", stop)
     assert whole == cut
 
 

@@ -50,9 +50,10 @@ class Settings(problem.Problem):
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options. -p NAME.KEY=VALUE overrides -p KEY=VALUE for one posterior."""
-    names = list(dict.fromkeys(name.strip() for name in options["posterior"].split(",")))
+    names = [name.strip() for name in options["posterior"].split(",")]
     baselines = tuple(name for name in names if name == BOOSTING)
     classes = {name: registry.find("posteriors", name) for name in names if name not in baselines}
+    problem.check_once("--posterior", names)
     if not classes:
         raise InputError(f"--posterior has only the baseline {BOOSTING}. Name at least one posterior")
     if len(names) == 1:
@@ -75,16 +76,16 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     every = {key for cls in classes.values() for key in registry.settings_of(cls)}
     if unknown := {*fixed[""], *grid[""]} - every:
         raise one_of("setting", min(unknown), every)
-    posteriors: dict[str, Candidate] = {}
-    for name, cls in classes.items():
-        for candidate in _candidates(name, cls, fixed, grid, noise, rows, common, options):
-            label = " ".join([candidate.name, *(f"{key}={value}" for key, value in candidate.chosen.items())])
-            posteriors[label] = candidate
+    args = fixed, grid, noise, rows, common, options
+    candidates = [each for name, cls in classes.items() for each in _candidates(name, cls, *args)]
+    labels = [" ".join([each.name, *(f"{key}={value}" for key, value in each.chosen.items())]) for each in candidates]
+    problem.check_once("--grid", labels)
     preset = options["preset"]
     weak = presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
     prior = build.noise_of(noise, weak, data.y)
     return Settings(
-        **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
+        **vars(common), posteriors=dict(zip(labels, candidates, strict=True)),
+        splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
         baselines=baselines, calibrate=options["calibrate"] or 0.0, validation=options["validate"] or 0.0,
         likelihood_settings=registry.complete(noise, prior | registry.parse(noise, fixed["likelihood"])),
     )  # fmt: skip

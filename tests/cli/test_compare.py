@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import explore as library
 from explore import registry
 from explore.cli import estimate
-from explore.cli.compare import command, experiment, report
+from explore.cli.compare import report
 from explore.data import load_table, uci_splits
 from explore.inference import predict, presets
 from explore.learning import compare as comparison, fit
@@ -498,6 +498,8 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["-p", "bbb.prior_variance=much"], "prior_variance='much' is not valid; allowed: a number or learned"),
         (["--grid", "lr=1,2"], "--grid selects by the variational bound, which ensemble does not have. Add --validate"),
         (["--grid", "bbb.lr=1,"], "lr=''"),
+        (["--grid", "bbb.lr=0.1,0.10", "--validate", "0.2"], "--grid names 'bbb lr=0.1' twice. Name it once"),
+        (["--posterior", "map,bbb,map"], "--posterior names 'map' twice. Name it once"),
         (["--grid", "bbb.lr"], "--grid must be KEY=VALUE; got 'bbb.lr'"),
         (["--grid", "lrr=1,2"], "unknown setting 'lrr'"),
         (["--grid", "bbb.lr=1,2", "-p", "lr=1"], "lr of bbb is set by both -p and --grid. Pass it only once"),
@@ -663,9 +665,3 @@ def test_counts_are_not_standardised(explore, tmp_path):
     assert "worse than the mean" not in result.output
     result = explore("compare", *data, *words, "--posterior", "map,boosting")
     assert "boosting predicts Gaussians. Leave it out with --likelihood poisson" in result.output
-
-
-def test_what_is_named_twice_counts_once():
-    arguments = ["--posterior", "map,bbb,map", "--grid", "bbb.lr=0.1,0.10", "--epochs", "1"]
-    options = command.make_context("compare", arguments).params
-    assert list(experiment.resolve(options).posteriors) == ["map", "bbb lr=0.1"]

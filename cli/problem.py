@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,12 @@ def names(text: str) -> tuple[str, ...]:
     """Parse column names that are separated by commas; names that contain a comma are quoted."""
     rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
     return tuple(name.strip() for row in rows for name in row if name.strip())
+
+
+def check_once(option: str, names: Sequence[str]) -> None:
+    """Raise InputError if a name of an option occurs twice."""
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise InputError(f"{option} names {shown(twice[0])} twice. Name it once")
 
 
 def widths(text: str) -> tuple[int, ...]:

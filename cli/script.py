@@ -33,35 +33,19 @@ def ending(error: KeyboardInterrupt) -> tuple[int, str]:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGINT and SIGTERM, even if other code, such as C code, raises a different error."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    received: list[int] = []
+    """Raise `Terminated` on SIGTERM, unless the signal is ignored or handled already."""
 
-    def note(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        handler = before[signal.Signals(number)]
-        if callable(handler):
-            handler(number, frame)
+    def end(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    for number, handler in before.items():
-        if callable(handler) or (number == signal.SIGTERM and handler == signal.SIG_DFL):
-            signal.signal(number, note)
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
     try:
         yield
-    except click.exceptions.Exit:  # its message is printed already
-        raise
-    except Exception as error:
-        if received:
-            raise (KeyboardInterrupt if received[0] == signal.SIGINT else Terminated) from error
-        raise
     finally:
-        for number, handler in before.items():
-            if signal.getsignal(number) is note:
-                signal.signal(number, handler)
+        if signal.getsignal(signal.SIGTERM) is end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

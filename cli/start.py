@@ -143,7 +143,7 @@ def _print(report: Report, run: Run, notes: list[str], as_json: bool, quiet: boo
 @contextmanager
 def _closing(command: str, run: Run, experiment: Experiment) -> Iterator[None]:
     """Close the run at the end. If the run is interrupted or cannot be written, print how to resume, and exit."""
-    hook, begin = threading.excepthook, experiment.done
+    hook = threading.excepthook
     # TensorBoard's threads print write errors; the next write of the run raises the same error in this thread.
     threading.excepthook = lambda failed: None if issubclass(failed.exc_type, OSError) else hook(failed)
     try:
@@ -157,8 +157,7 @@ def _closing(command: str, run: Run, experiment: Experiment) -> Iterator[None]:
             code, reason = 1, f"Error: {error}. Stopped"
         else:
             code, reason = 1, f"Error: cannot write to the run folder {run.folder}: {error.strerror or error}. Stopped"
-        done = run.last().get("done", begin)  # checkpoints of older versions have none
-        display.echo(f"{reason} after {_progress(experiment, done)}.", err=True)
+        display.echo(f"{reason} after {_progress(experiment, run.last()['done'])}.", err=True)
         display.echo(f"Continue: {ranks.again(command, run.folder, run.config['settings'])}", err=True)
         raise click.exceptions.Exit(code) from error
     finally:

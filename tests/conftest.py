@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import os
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +17,12 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # The nets here are small: more threads cost more than they bring, above all beside other processes.
 torch.set_num_threads(1)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what Windows does not have."""
+    if sys.platform == "win32" and item.get_closest_marker("posix"):
+        pytest.skip("needs signals, pipes or limits of POSIX")
 
 
 @pytest.fixture(scope="module", autouse=True)

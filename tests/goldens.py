@@ -117,7 +117,7 @@ def bonuses() -> Iterator[Golden]:
 
 ACTIVE = ["--trials", 2, "--rounds", 3, "--epochs", 2, "--test-size", 20, "--samples", 5]
 CHAIN = ["--env", "explore/Chain-v0", "--env-kwargs", "length:5", "--n-envs", 4, "--algo-param", "n_steps=16"]
-CHAIN += ["--timesteps", 192, "-p", "vime.minimum=60", "-p", "vime.updates=2"]
+CHAIN += ["--timesteps", 192, "-p", "vime.minimum=60"]
 DIGITS = ["--dataset", "digits", "--net", "mlp", "-p", "net.hidden=12", "--epochs", 3, "--samples", 5, "--train", 150]
 SUGGEST = ["--target", "yield", "--id", "name", "--epochs", 5, "--samples", 10]
 COMMANDS: dict[str, list[Any]] = {
@@ -126,7 +126,7 @@ COMMANDS: dict[str, list[Any]] = {
     "active-table": ["active", *ACTIVE, "--data", "table.csv", "--target", "y", "--name", "t"],
     "compare": [
         "compare", "--posterior", "noisy-kfac,bbb,ensemble", "--splits", 2, "--epochs", 3, "--hidden", 4, "--samples",
-        5, "--dataset", "yacht", "--no-figures", "--name", "c",
+        5, "--dataset", "yacht", "--name", "c",
     ],
     "classify": ["classify", *DIGITS, "--name", "d"],
     "rl": ["rl", *CHAIN, "--seeds", 2, "--name", "r"],

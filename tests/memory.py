@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,6 +27,8 @@ def peak_of_updates(setup):
 
     `setup` is a script that defines posterior, state, batch and rng.
     """
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the peak is read from /proc")
     script = textwrap.dedent(setup) + UPDATES
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return float(done.stdout)

@@ -154,13 +154,13 @@ def test_reinforcement_learning_libraries_stay_in_their_adapters(modules):
             assert not any(name.startswith(("stable_baselines3", "sb3_contrib")) for name in found), module
 
 
-KNOW_NO_POSTERIOR = {"learner", "classification", "compare", "toys", "fit"}
+KNOW_NO_POSTERIOR = {"learner", "classification", "compare", "fit"}
 LOOPS = [m for m in PATHS if room(m) in ("acquisitions", "vime") or m.removeprefix("learning.") in KNOW_NO_POSTERIOR]
 
 
 def test_loops_know_no_concrete_posterior(files):
     protocol = {f"inference.base.{name}" for name in ("Predictive", "Variational", "Common")}
-    allowed = ("inference.predict", "inference.candidates", "inference.presets")
+    allowed = ("inference.predict", "inference.presets")
     for module in LOOPS:
         asked = {n for n in imports(files[module]) if n.startswith(("posteriors.", "inference."))}
         assert not [name for name in asked - protocol if not name.startswith(allowed)], module

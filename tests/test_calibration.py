@@ -107,7 +107,7 @@ def test_held_out_examples_are_not_trained_on():
     # A net with room to learn its training targets by heart: on these the factor would be far below.
     x, y = (torch.from_numpy(v).unsqueeze(0) for v in data(40))
     over = posterior(epochs=400, lr=0.02, kl_weight=1e-4)
-    found = calibration.held_out_factors([over], x, y, Rng(0, dtype=torch.float64), 0.5, 30)[0]
+    found = calibration.held_out_factor(over, x, y, Rng(0, dtype=torch.float64), 0.5, 30)
     model = FittedModel.fit(over, x[0].numpy(), y[0].numpy(), 30, dtype=torch.float64, standardise="none")
     seen = calibration.variance_factor(model.predictor(), x, (y - y.mean(1)) / y.std(1, correction=0))
     assert found > 2 * seen
@@ -116,10 +116,10 @@ def test_held_out_examples_are_not_trained_on():
 def test_every_replica_has_a_factor_of_its_own_and_a_failed_one_has_none():
     x, y = (torch.from_numpy(v).expand(2, -1, -1).clone() for v in data(40))
     y[1] = 0.01 * y[1]
-    found = calibration.held_out_factors([posterior()], x, y, Rng(0, dtype=torch.float64), 0.2, 30)[0]
+    found = calibration.held_out_factor(posterior(), x, y, Rng(0, dtype=torch.float64), 0.2, 30)
     assert found[0] > 1 > found[1]
     y[1] = math.inf
-    broken = calibration.held_out_factors([posterior()], x, y, Rng(0, dtype=torch.float64), 0.2, 30)[0]
+    broken = calibration.held_out_factor(posterior(), x, y, Rng(0, dtype=torch.float64), 0.2, 30)
     assert torch.equal(broken[0], found[0]) and broken[1] == 1
 
 

@@ -1,6 +1,5 @@
 """Measurements of posteriors under the same splits, against formulas written out."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +13,7 @@ from explore.core.rng import Rng
 from explore.data import uci_splits
 from explore.data.base import Dataset
 from explore.inference.predict import Moments, Predictor
-from explore.learning import compare, toys
+from explore.learning import compare
 from explore.nets.likelihoods import Categorical, Gaussian
 from explore.nets.net import Net, mlp
 
@@ -156,49 +155,20 @@ def test_every_posterior_has_the_same_tags(classes):
     assert ("test/error" in tags["map"]) == (classes > 0)
 
 
-@pytest.mark.parametrize("members", [1, 3])
-def test_saved_continues_bit_for_bit(members):
+@pytest.mark.parametrize(("members", "calibrate", "jobs"), [(1, 0.0, 1), (3, 0.0, 1), (1, 0.2, 1), (2, 0.2, 2)])
+def test_saved_continues_bit_for_bit(members, calibrate, jobs):
     splits, p = compare.split(dataset(), R, Rng(0)), posterior("noisy-ekfac", epochs=4, members=members)
-    whole = [e for e in compare.follow(p, splits, Rng(0), S) if isinstance(e, compare.Measured)]
-    rest = [e for e in compare.follow(p, splits, Rng(0), S, whole[1].saved) if isinstance(e, compare.Measured)]
+
+    def measured(saved=None):
+        found = compare.follow(p, splits, Rng(0), S, saved, calibrate, jobs)
+        return [event for event in found if isinstance(event, compare.Measured)]
+
+    whole = measured()
+    rest = measured(whole[1].saved)
     assert [e.epoch for e in rest] == [3, 4]
     for a, b in zip(whole[2:], rest, strict=True):
         for tag, value in a.scalars.items():
             torch.testing.assert_close(value, b.scalars[tag], rtol=0, atol=0, equal_nan=True, msg=tag)
-
-
-@pytest.mark.parametrize(("jobs", "calibrate"), [(1, 0.0), (2, 0.2)])
-def test_candidates_are_measured_as_each_alone(jobs, calibrate):
-    splits = compare.split(dataset(), R, draw())
-    every = [posterior(epochs=4, members=2, lr=lr, prior_variance=eta) for lr, eta in ((0.1, 1.0), (0.3, 0.2))]
-
-    def measured(posteriors, saved=None):
-        found = compare.follow_candidates(posteriors, splits, draw(), S, saved, calibrate, jobs)
-        return [event for event in found if isinstance(event, list)]
-
-    together = measured(every)
-    for k, p in enumerate(every):
-        for ours, (alone,) in zip(together, measured([p]), strict=True):
-            for tag, value in alone.scalars.items():
-                torch.testing.assert_close(ours[k].scalars[tag], value, rtol=1e-8, atol=1e-10, equal_nan=True, msg=tag)
-    rest = measured(every, together[1][0].saved)
-    for tag, value in together[-1][1].scalars.items():
-        torch.testing.assert_close(rest[-1][1].scalars[tag], value, rtol=0, atol=0, equal_nan=True, msg=tag)
-
-
-@pytest.mark.parametrize(("name", "members"), [("ensemble", 5), ("map", 10)])
-def test_toys_are_learnt(monkeypatch, name, members):
-    monkeypatch.setattr(toys, "UPDATES", (400, 400))
-    p = posterior(name, lr=0.02, members=members)
-    b = toys.bands(p, Gaussian(), [20], Rng(0), 10)
-    seen = (b.x.abs() > 0.8) & (b.x.abs() < 1.9)
-    assert ((b.mean - (2 * b.x).sin())[seen].abs() < 0.15).all()
-    assert (b.total > b.epistemic).all() and (b.data_x.abs() >= 0.7).all()
-    c = toys.boundary(p, [20], Rng(0), 10)
-    cell = ((c.data_x + 3) * 10).round().long()
-    right = (c.probability[cell[:, 1], cell[:, 0]] > 0.5) == (c.data_y > 0.5)
-    assert right.float().mean() > 0.9
-    assert math.isclose(float(c.axis[0]), -3) and c.probability.shape == (61, 61)
 
 
 @pytest.mark.parametrize("factor", [1e160, 1e30, 1e-30])

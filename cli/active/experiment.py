@@ -47,7 +47,6 @@ class Settings(problem.Problem):
     control: bool
     pool: int | None = None  # number of random candidates; None: all
     jobs: int = 1  # number of processes that share the trials
-    standardise: Literal["labelled", "pool", "none"] = "labelled"  # older versions had an option
     targets: str | None = None  # file with target inputs
     targets_digest: str | None = None  # hash of the target inputs
 
@@ -131,7 +130,7 @@ class Experiment:
         self.learner = ActiveLearner(
             self.posterior, self.dataset.x, [rule, *self.arms[1:]], trials=s.trials, allowed=allowed, seed=s.seed,
             samples=s.samples, targets=aims and aims.x, device=device, jobs=s.jobs,
-            standardise=problem.channels(self.dataset, device) if s.net else s.standardise,
+            standardise=problem.channels(self.dataset, device) if s.net else "labelled",
             posterior_for=self._posterior if s.preset == presets.BY_ROWS else None,
         )  # fmt: skip
         labelled = np.tile(split.labelled, (len(self.arms), 1))
@@ -150,7 +149,7 @@ class Experiment:
         trials, where = counted(s.trials, "trial"), problem.place(device, s.jobs)
         self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
         marked = tables.apostrophes("selected.csv", self.dataset.ids)
-        scaled = problem.compressed(self.dataset.x) if s.standardise != "none" else ""
+        scaled = problem.compressed(self.dataset.x)
         rounded = problem.rounded(s.likelihood_settings)
         alike = [redundancy(rule, s.acquire) for rule in self.learner.acquisitions] if s.rounds > 1 else []
         self.notes = [self.dataset.note, *(aims.notes if aims else ()), *marked, scaled, rounded, *alike]

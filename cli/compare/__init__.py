@@ -35,7 +35,6 @@ from explore.cli.options import NAMES, POSITIVE, SEED, SHARE, TRIALS
     "--validate", type=SHARE, metavar="SHARE",
     help="Test on this share of each training part, e.g. 0.2, not on the test parts.",
 )  # fmt: skip
-@click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems, if there is no grid.")
 @options.jobs
 @options.samples
 @options.session
@@ -43,8 +42,8 @@ from explore.cli.options import NAMES, POSITIVE, SEED, SHARE, TRIALS
 def command(ctx: click.Context, **values: object) -> None:
     """Train posteriors on the same splits of a data set, and compare them.
 
-    Print tables of test error and log-likelihood. Write results.csv, plots, and TensorBoard curves with the same tags
-    for all posteriors.
+    Print tables of test error and log-likelihood. Write results.csv, reliability diagrams, and TensorBoard curves with
+    the same tags for all posteriors.
 
     \b
     explore compare --dataset boston --posterior noisy-kfac,bbb,ensemble

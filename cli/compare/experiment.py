@@ -1,12 +1,11 @@
 """Settings and experiment of `explore compare`: fits of posteriors on splits of a data set, and their results."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import joblib
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,16 +16,15 @@ from explore.core import machine, tree
 from explore.core.errors import InputError, counted, one_of, shown
 from explore.core.rng import Rng
 from explore.core.shapes import State
-from explore.inference import candidates, presets
+from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
-from explore.learning import baselines, build, compare, toys
+from explore.learning import baselines, build, compare
 from explore.learning.baselines import BOOSTING
 from explore.learning.compare import Measured
 from explore.learning.fit import Epoch
 from explore.learning.model import FittedModel
 from explore.learning.saved import LIKELIHOOD, Candidate, Names, Saved
-from explore.nets.likelihoods import Gaussian
 from explore.nets.protocols import is_gaussian
 from explore.runs.record import Run
 from explore.runs.recorded import Values
@@ -41,7 +39,6 @@ class Settings(problem.Problem):
     likelihood_settings: Values
     splits: int
     jobs: int = 1  # number of processes that share the splits
-    figures: bool
     calibrate: float
     baselines: tuple[str, ...] = ()  # methods without a posterior: "boosting" or none
     validation: float  # share of each training part held out for testing; 0: use the test parts
@@ -53,9 +50,10 @@ class Settings(problem.Problem):
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options. -p NAME.KEY=VALUE overrides -p KEY=VALUE for one posterior."""
-    names = list(dict.fromkeys(name.strip() for name in options["posterior"].split(",")))
+    names = [name.strip() for name in options["posterior"].split(",")]
     baselines = tuple(name for name in names if name == BOOSTING)
     classes = {name: registry.find("posteriors", name) for name in names if name not in baselines}
+    problem.check_once("--posterior", names)
     if not classes:
         raise InputError(f"--posterior has only the baseline {BOOSTING}. Name at least one posterior")
     if len(names) == 1:
@@ -78,18 +76,17 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     every = {key for cls in classes.values() for key in registry.settings_of(cls)}
     if unknown := {*fixed[""], *grid[""]} - every:
         raise one_of("setting", min(unknown), every)
-    posteriors: dict[str, Candidate] = {}
-    for name, cls in classes.items():
-        for candidate in _candidates(name, cls, fixed, grid, noise, rows, common, options):
-            label = " ".join([candidate.name, *(f"{key}={value}" for key, value in candidate.chosen.items())])
-            posteriors[label] = candidate
+    args = fixed, grid, noise, rows, common, options
+    candidates = [each for name, cls in classes.items() for each in _candidates(name, cls, *args)]
+    labels = [" ".join([each.name, *(f"{key}={value}" for key, value in each.chosen.items())]) for each in candidates]
+    problem.check_once("--grid", labels)
     preset = options["preset"]
     weak = presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
     prior = build.noise_of(noise, weak, data.y)
     return Settings(
-        **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
-        baselines=baselines, figures=options["figures"] and not options["grid"],
-        calibrate=options["calibrate"] or 0.0, validation=options["validate"] or 0.0,
+        **vars(common), posteriors=dict(zip(labels, candidates, strict=True)),
+        splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
+        baselines=baselines, calibrate=options["calibrate"] or 0.0, validation=options["validate"] or 0.0,
         likelihood_settings=registry.complete(noise, prior | registry.parse(noise, fixed["likelihood"])),
     )  # fmt: skip
 
@@ -126,16 +123,12 @@ class Finished(NamedTuple):
 
     scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
     alive: Tensor  # [R] whether the fit on each split succeeded
-    seconds: float  # duration of its fit, or its share of a joint fit of several candidates
+    seconds: float  # duration of its fit
     reliability: compare.Reliability | None = None
-    bands: toys.Bands | None = None
-    boundary: toys.Boundary | None = None
 
 
 FACTOR = "test/variance_factor"
-HELD = 5 * 10**7  # maximum number of values (inputs, states and updates) in a joint fit of candidates
 Event = tuple[str, Epoch | Measured | Finished | None]  # name of a posterior and event; None: its fit starts or resumes
-PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary": toys.Boundary}
 
 
 class Experiment:
@@ -152,15 +145,14 @@ class Experiment:
             posterior = problem.posterior(settings, self.dataset, chosen.name, chosen.settings, settings.noise(label))
             problem.check_memory(posterior, settings.splits, settings.samples)
             self.posteriors[label] = posterior
-        self.groups = list(self._grouped())  # names of posteriors that are fitted jointly
         self.finished: dict[str, Finished] = {}
         self.saved: Saved | None = None  # the latest fitted posterior
         self._saved: dict[str, Any] | None = None  # checkpoint of the current fit
         self._seconds = 0.0
         if old:
             for name, entry in old.state["finished"].items():
-                pictures = {key: kind(**entry[key]) if entry[key] else None for key, kind in PICTURES.items()}
-                self.finished[name] = Finished(**(entry | pictures))
+                reliability = compare.Reliability(**entry["reliability"]) if entry["reliability"] else None
+                self.finished[name] = Finished(**entry | {"reliability": reliability})
             self._saved, self._seconds = old.state["saved"], old.state["seconds"]
         self.parts = (self.dataset.name,)
         parts, place = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
@@ -172,41 +164,7 @@ class Experiment:
             notes.append("The log-likelihood of boosting is that of a Gaussian around the predicted mean.")
         self.notes = list(dict.fromkeys(notes))
         self.unit, self.total = "epochs", sum(p.epochs for p in self.posteriors.values())
-        self.done = self._epochs(self.finished, self._saved)
-
-    def _grouped(self) -> Iterator[list[str]]:
-        """Yield groups as lists of names. Candidates that can be fitted jointly share a group, if memory allows."""
-        waiting = dict(self.settings.posteriors)
-        while waiting:
-            first, chosen = next(iter(waiting.items()))
-            cls = registry.find("posteriors", chosen.name)
-            group = [
-                name
-                for name, other in waiting.items()
-                if other.name == chosen.name
-                and self.settings.noise(name) == self.settings.noise(first)
-                and candidates.alike(cls, [chosen.settings, other.settings])
-            ]
-            group = group[: self._side_by_side(self.posteriors[first])] if len(group) > 1 else group
-            waiting = {name: other for name, other in waiting.items() if name not in group}
-            yield group
-
-    def _side_by_side(self, posterior: Predictive) -> int:
-        """Return how many candidates as large as `posterior` fit into a joint fit of at most `HELD` values."""
-        (replicas, n), net = self.splits.x.shape[:2], posterior.net
-        state = posterior.init(1, replicas, Rng(0, "meta"))
-        layers = net.weights + min(n, posterior.batch_size) * sum(map(sum, net.shapes))
-        update = getattr(posterior, "samples", 1) * replicas * layers
-        return max(1, HELD // (self.splits.x.numel() + sum(t.numel() for t in tree.tensors(state)) + update))
-
-    @property
-    def current(self) -> list[str]:
-        """Names of the posteriors in the first unfinished group, or [] if all groups are finished."""
-        return next((group for group in self.groups if group[0] not in self.finished), [])
-
-    def ends_group(self, name: str) -> bool:
-        """Return whether the posterior `name` is the last one in its group."""
-        return any(name == group[-1] for group in self.groups)
+        self.done = self._epochs(self._saved)
 
     def _constant(self) -> Iterator[str]:
         assert self.splits.scales is not None  # always set by `compare.split`
@@ -217,37 +175,29 @@ class Experiment:
                 yield f"{shown(name)} is constant in the {parts} and ignored there."
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
-        while names := self.current:
-            for name in names:
-                emit((name, None))
-            posteriors, last = [self.posteriors[name] for name in names], []
-            epochs, before = posteriors[0].epochs, self._epochs(self.finished, None)
+        s = self.settings
+        for name, posterior in self.posteriors.items():
+            if name in self.finished:
+                continue
+            emit((name, None))
+            before, last = self._epochs(None), None
             begin = machine.seconds(self.rng.device)
-            s = self.settings
-            for event in compare.follow_candidates(
-                posteriors, self.splits, self.rng, s.samples, self._saved, s.calibrate, s.jobs
-            ):
+            for event in compare.follow(posterior, self.splits, self.rng, s.samples, self._saved, s.calibrate, s.jobs):
                 if isinstance(event, Epoch):
                     self._seconds += machine.seconds(self.rng.device) - begin
-                    self.done = before + len(names) * event.epoch
-                    emit((names[0], event))
+                    self.done = before + event.epoch
                 else:
                     last = event
                     # A run resumed after the last epoch would skip the code below.
-                    self._saved = last[0].saved if last[0].epoch < epochs else self._saved
-                    for name, measured in zip(names, last, strict=True):
-                        emit((name, measured))
+                    self._saved = event.saved if event.epoch < posterior.epochs else self._saved
+                emit((name, event))
                 begin = machine.seconds(self.rng.device)
-            assert last and last[0].epoch == epochs
-            self._seconds /= len(names)
-            results = [self._finish(p, m.scalars, m.state) for p, m in zip(posteriors, last, strict=True)]
-            every = self.finished | dict(zip(names, results, strict=True))
-            self.finished = {name: every[name] for name in self.posteriors if name in every}
+            assert last is not None and last.epoch == posterior.epochs
+            self.finished[name] = self._finish(posterior, last.scalars, last.state)
             self._saved, self._seconds = None, 0.0
-            for name, measured in zip(names, last, strict=True):
-                self.saved = self._to_save(name, measured.state, measured.scalars.get(FACTOR))
-                emit((name, self.finished[name]))
-        for name in self.settings.baselines:
+            self.saved = self._to_save(name, last.state, last.scalars.get(FACTOR))
+            emit((name, self.finished[name]))
+        for name in s.baselines:
             if name not in self.finished:
                 self.finished[name] = self._baseline()
                 emit((name, self.finished[name]))
@@ -259,11 +209,10 @@ class Experiment:
         alive = torch.ones(s.splits, dtype=torch.bool)
         return Finished(every | scores, alive, machine.seconds(self.rng.device) - begin)
 
-    def _epochs(self, finished: Collection[str], saved: Mapping[str, Any] | None) -> int:
-        """Return the number of finished epochs of all posteriors. `saved` is the current fit's checkpoint, if any."""
-        current = next((len(group) for group in self.groups if group[0] not in finished), 0)
-        of_finished = sum(p.epochs for name, p in self.posteriors.items() if name in finished)
-        return of_finished + current * (saved or {}).get("epoch", 0)
+    def _epochs(self, saved: Mapping[str, Any] | None) -> int:
+        """Return the number of epochs of the finished fits and of the current fit's checkpoint `saved`, if any."""
+        finished = sum(p.epochs for name, p in self.posteriors.items() if name in self.finished)
+        return finished + (saved or {}).get("epoch", 0)
 
     def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
         s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # same weight samples as for the metrics
@@ -271,15 +220,8 @@ class Experiment:
         if (factor := scalars.get(FACTOR)) is not None:
             predictor = predictor.stretched(factor)
         reliability = compare.reliability(predictor, self.splits.test_x, self.splits.test_y)
-        bands = boundary = None
-        if s.figures:
-            likelihood = posterior.likelihood
-            gaussian = Gaussian() if likelihood.scaling == "none" else getattr(likelihood, "exact", likelihood)
-            draw = [joblib.delayed(toys.bands)(posterior, gaussian, s.hidden, self.rng, s.samples)]
-            draw += [joblib.delayed(toys.boundary)(posterior, s.hidden, self.rng, s.samples)] * posterior.classifies
-            bands, boundary = [*joblib.Parallel(n_jobs=min(s.jobs, 2))(draw), None][:2]
         on_cpu, alive, reliability = tree.map_tensors(Tensor.cpu, (scalars, state.common.alive, reliability))
-        return Finished(on_cpu, alive, self._seconds, reliability, bands, boundary)
+        return Finished(on_cpu, alive, self._seconds, reliability)
 
     def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
         """Return a posterior to save, to predict with the variance `factor` and the weight samples of the metrics."""
@@ -292,5 +234,5 @@ class Experiment:
 
     def state_dict(self) -> dict[str, Any]:
         finished = {name: start.as_dict(results) for name, results in self.finished.items()}
-        done = self._epochs(self.finished, self._saved)
+        done = self._epochs(self._saved)
         return {"finished": finished, "saved": self._saved, "seconds": self._seconds, "done": done}

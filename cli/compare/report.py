@@ -1,13 +1,12 @@
 """Results of `explore compare`: the files of a run (see docs/compare.md), terminal output, and report sections."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from explore.cli.compare.experiment import Event, Experiment, Finished
@@ -18,7 +17,7 @@ from explore.cli.report.session import Opened, readable
 from explore.cli.start import Report, file_name
 from explore.core.errors import curvature_note, listed
 from explore.data import uci_splits
-from explore.learning import saved, toys
+from explore.learning import saved
 from explore.learning.compare import Measured, Reliability, is_own
 from explore.learning.saved import LIKELIHOOD
 from explore.runs.record import Run
@@ -31,7 +30,7 @@ Results = Mapping[str, pd.DataFrame]  # posterior -> its rows of results.csv, in
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:
-    """Write an event. If a checkpoint is due, return the epoch of the current group, or 0 if the group has finished."""
+    """Write an event. If a checkpoint is due, return the epoch of the current fit, or 0 if the fit has finished."""
     match event:
         case name, None:
             decisive = "test/error" if comparison.dataset.classes else "test/rmse"
@@ -44,27 +43,26 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
             means = {tag: float(value.double().mean()) for tag, value in measured.scalars.items()}
             run.scalars(file_name(name), measured.epoch, means)
             last = measured.epoch == comparison.posteriors[name].epochs
-            return measured.epoch if comparison.ends_group(name) and not last else None
+            return None if last else measured.epoch
         case name, Finished() as finished:
             finish(run, comparison, name, finished)
-            if name in comparison.settings.baselines:
-                return 0
-            assert comparison.saved is not None
-            saved.write(run.folder, comparison.saved, more=True)
-            return 0 if comparison.ends_group(name) else None
+            if name in comparison.posteriors:
+                assert comparison.saved is not None
+                saved.write(run.folder, comparison.saved, more=True)
+            return 0
     return None
 
 
 def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
-    """Write the results and figures of a finished posterior."""
+    """Write the results and the reliability diagram of a finished posterior."""
     epochs = comparison.posteriors[name].epochs if name in comparison.posteriors else 0
     splits = range(1, comparison.settings.splits + 1)
     values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not is_own(tag)}
     rows = {"posterior": name, "split": splits, "epochs": epochs} | values
     rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
     run.rows("results.csv", pd.DataFrame(rows).to_dict("records"))
-    for picture, figure in figures({name: fitted}):
-        run.image(file_name(name), epochs, f"figures/{picture}", figure)
+    if fitted.reliability is not None:
+        run.image(file_name(name), epochs, "figures/reliability", diagram({name: fitted.reliability}))
 
 
 def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
@@ -113,9 +111,9 @@ def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
 
 
 def report(comparison: Experiment, folder: Path) -> Report:
-    """Return the result, and save the figures in the run folder."""
-    for picture, figure in figures(comparison.finished):
-        page.save(figure, folder / f"{picture}.png")
+    """Return the result, and save the reliability diagrams in the run folder."""
+    measured = {name: each.reliability for name, each in comparison.finished.items() if each.reliability is not None}
+    page.save(diagram(measured), folder / "reliability.png")
     finished, s = by_posterior(pd.read_csv(folder / "results.csv")), comparison.settings
     results = {name: finished[name] for name in (*comparison.posteriors, *s.baselines)}
     validation, numbers = s.validation > 0, spread(s.splits, "split")
@@ -205,53 +203,19 @@ def summary(comparison: Experiment, results: Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _bands(axes: Axes, b: toys.Bands) -> None:
-    axes.fill_between(b.x, b.mean - 2 * b.total, b.mean + 2 * b.total, color="C0", alpha=0.15, linewidth=0)
-    axes.fill_between(b.x, b.mean - 2 * b.epistemic, b.mean + 2 * b.epistemic, color="C0", alpha=0.35, linewidth=0)
-    axes.plot(b.x, b.mean, color="C0", label="mean; ± 2 epistemic, total deviations")
-    axes.plot(b.x, (2 * b.x).sin(), "k--", linewidth=1, label="truth")
-    axes.plot(b.data_x, b.data_y, "k.", markersize=3, label="data")
-    axes.set_ylim(-4, 4)
-
-
-def _boundary(axes: Axes, b: toys.Boundary) -> None:
-    axes.contourf(b.axis, b.axis, b.probability, levels=np.linspace(0, 1, 21), cmap="RdBu_r")
-    if float(b.probability.min()) < 0.5 < float(b.probability.max()):
-        axes.contour(b.axis, b.axis, b.probability, levels=[0.5], colors="k")
-    for value, colour in ((0, "tab:blue"), (1, "tab:red")):
-        x, y = b.data_x[b.data_y == value].T
-        axes.plot(x, y, ".", color=colour, markeredgecolor="white", markeredgewidth=0.5, label=f"class {value}")
-    axes.set_aspect("equal")
-
-
-def _reliability(axes: Axes, r: Reliability) -> None:
-    expected, observed = ((v * r.weight).sum(0) / r.weight.sum(0) for v in (r.expected, r.observed))
-    drawing.reliability(axes, {"all splits": (expected.numpy(), observed.numpy())})
-    axes.set(xlabel="confidence, or level of an interval", ylabel="accuracy, or coverage", aspect="equal")
-
-
-PICTURES: dict[str, tuple[str, Callable[[Axes, Any], None]]] = {
-    "bands": ("Predictive bands", _bands),
-    "boundary": ("Probability of class 1, and the decision boundary", _boundary),
-    "reliability": ("Reliability on held-out examples", _reliability),
-}
-
-
-def figures(finished: Mapping[str, Finished]) -> Iterator[tuple[str, Figure]]:
-    """Yield the figures in `PICTURES` by name, with one panel per posterior that has it, unless none has."""
-    for picture, (heading, panel) in PICTURES.items():
-        shown = {name: part for name, f in finished.items() if (part := getattr(f, picture)) is not None}
-        if not shown:
-            continue
-        figure, every = drawing.panels(len(shown), columns=4, width=3.6, height=3.6)
-        for axes, (name, part) in zip(every, shown.items(), strict=True):
-            axes.grid(visible=False)
-            panel(axes, part)
-            axes.set_title(literal(name))
-        every[0].legend(fontsize="x-small", loc="upper left")
-        if len(shown) > 1:
-            figure.suptitle(heading, fontsize=11)
-        yield picture, figure
+def diagram(panels: Mapping[str, Reliability]) -> Figure:
+    """Draw the reliability diagrams of posteriors by name."""
+    figure, every = drawing.panels(len(panels), columns=4, width=3.6, height=3.6)
+    for axes, (name, r) in zip(every, panels.items(), strict=True):
+        axes.grid(visible=False)
+        expected, observed = ((v * r.weight).sum(0) / r.weight.sum(0) for v in (r.expected, r.observed))
+        drawing.reliability(axes, {"all splits": (expected.numpy(), observed.numpy())})
+        axes.set(xlabel="confidence, or level of an interval", ylabel="accuracy, or coverage", aspect="equal")
+        axes.set_title(literal(name))
+    every[0].legend(fontsize="x-small", loc="upper left")
+    if len(panels) > 1:
+        figure.suptitle("Reliability on held-out examples", fontsize=11)
+    return figure
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:

@@ -184,6 +184,7 @@ def _conditions(options: Mapping[str, Any]) -> dict[str, Any] | None:
     if not options["compare"]:
         return None
     names = options["compare"].split(",")
+    problem.check_once("--compare", names)
     if options["bonus"] or options["posterior"] == "none":
         raise InputError("--compare names the bonuses. Leave out --bonus, and name none in --compare")
     if options["parameters"] and len(set(names) - {"none"}) > 1:

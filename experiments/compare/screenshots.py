@@ -22,7 +22,6 @@ from PIL import Image
 TABS = {
     "scalars": ("#scalars&tagFilter=.&_smoothingWeight=0", 1300),
     "hparams": ("#hparams", 600),
-    "images": ("#images", 1500),
 }
 
 

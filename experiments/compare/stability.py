@@ -28,7 +28,7 @@ def compare(dataset: str, names: list[str], hidden: int, splits: int, epochs: in
     """Results of the posteriors on a set, a line a posterior and split."""
     result = driver.explore(
         "compare", "--dataset", dataset, "--posterior", ",".join(names), "--hidden", str(hidden),
-        "--likelihood", "gaussian", "--splits", str(splits), "--epochs", str(epochs), "--no-figures", "--out", out,
+        "--likelihood", "gaussian", "--splits", str(splits), "--epochs", str(epochs), "--out", out,
     )  # fmt: skip
     return pd.read_csv(Path(result["run"]) / "results.csv")
 

@@ -34,7 +34,7 @@ from explore.cli.main import main as explore
 SECONDS = 120
 COMMANDS = {
     "active": "--trials 1 --rounds 2 --epochs 1 --test-size 20 --samples 3",
-    "compare": "--posterior map --splits 1 --epochs 1 --samples 3 --no-figures",
+    "compare": "--posterior map --splits 1 --epochs 1 --samples 3",
     "classify": "--dataset digits --posterior map --epochs 1 --train 60 --test 30 --samples 2",
     "rl": "--env explore/Chain-v0 --timesteps 64 --n-envs 2 --algo-param n_steps=16 -p vime.minimum=10",
     "suggest": "table.csv --target y --epochs 1",

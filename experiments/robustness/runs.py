@@ -45,7 +45,7 @@ from explore.runs import record
 HERE = Path(__file__).parent
 RUN = "runs/{command}-x"
 ACTIVE = "active --trials 2 --rounds 6 --epochs 20 --test-size 20 --samples 5"
-COMPARE = "compare --posterior map,noisy-kfac --splits 2 --epochs 6 --samples 5 --no-figures"
+COMPARE = "compare --posterior map,noisy-kfac --splits 2 --epochs 6 --samples 5"
 TRPO = (
     "rl --env explore/Chain-v0 -p vime.minimum=10 -p vime.samples=2 --timesteps 320 --n-envs 4 --vec-normalize "
     "--algo-param n_steps=16"

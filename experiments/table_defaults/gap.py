@@ -2,7 +2,7 @@
 
     python -m experiments.table_defaults.gap
 
-The problem is the one that `explore compare` draws (`learning.toys.bands`): 200 points in [-2, -0.7] and [0.7, 2].
+The problem is that of `experiments.whvi_toy.sine`: 200 points in [-2, -0.7] and [0.7, 2].
 The deviation over the weights is averaged within |x| < 0.5 and within 0.75 < |x| < 1.95, for ten seeds. Writes
 results/gap.csv, a line an arm and seed, and prints a table.
 """
@@ -18,9 +18,9 @@ from experiments.driver import commit, experiment, merge
 from experiments.table_defaults.run import CHOSEN, FIVE, NOISE
 from experiments.table_defaults.study import SAMPLES
 from experiments.tables import markdown
+from experiments.whvi_toy import sine
 from explore import registry
 from explore.core.rng import Rng
-from explore.learning import toys
 from explore.nets.net import Net, mlp
 
 ARMS = CHOSEN | {"noisy-kfac, five, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0})}
@@ -30,7 +30,7 @@ def line(arm: str, seed: int) -> dict[str, object]:
     """What is measured of a fit."""
     name, settings = ARMS[arm]
     posterior = registry.posterior(name, Net(mlp(1, [50], 1)), NOISE, **settings)
-    bands = toys.bands(posterior, NOISE, [50], Rng(seed), SAMPLES)
+    bands = sine.bands(posterior, NOISE, [50], Rng(seed), SAMPLES)
     data = (bands.x.abs() > 0.75) & (bands.x.abs() < 1.95)
     error = (bands.mean - (2 * bands.x).sin())[data].square().mean().sqrt()
     inside, beside = (bands.epistemic[where].mean().item() for where in (bands.x.abs() < 0.5, data))

@@ -3,7 +3,7 @@
     python -m experiments.whvi_toy.run
 
 Rossi et al.: Walsh-Hadamard Variational Inference (2020), Figure 4, with two hidden layers of 128 ReLU; the function is
-that of `explore.learning.toys.bands`. Writes results/table.md and results/bands.png.
+that of `sine.bands`. Writes results/table.md and results/bands.png.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 from experiments.driver import experiment, write
 from experiments.tables import markdown
+from experiments.whvi_toy import sine
 from explore import registry
 from explore.core import tree
 from explore.core.rng import Rng
 from explore.inference.base import Predictive
-from explore.learning import toys
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 
@@ -53,7 +53,7 @@ def parameters(posterior: Predictive) -> int:
     return sum(t.numel() for _, t in tree.leaves(state.moving.first))
 
 
-def plot(found: dict[str, toys.Bands]) -> Figure:
+def plot(found: dict[str, sine.Bands]) -> Figure:
     """A panel for each method."""
     figure = Figure(figsize=(14, 3.6), layout="constrained")
     panels = figure.subplots(1, len(found), sharey=True)
@@ -69,7 +69,7 @@ def plot(found: dict[str, toys.Bands]) -> Figure:
     return figure
 
 
-def row(method: str, b: toys.Bands, seconds: float) -> list[str]:
+def row(method: str, b: sine.Bands, seconds: float) -> list[str]:
     """Its line of the table: the deviation over the weights where there are data, in the gap and outside."""
     where = b.x.abs()
     parts = ((where >= 0.7) & (where <= 2), where < 0.7, where > 2)
@@ -91,7 +91,7 @@ def main(seed: int, samples: int, out: Path) -> None:
     found, rows = {}, []
     for method in METHODS:
         begin = time.process_time()
-        found[method] = toys.bands(build(method), NOISE, HIDDEN, Rng(seed), samples)
+        found[method] = sine.bands(build(method), NOISE, HIDDEN, Rng(seed), samples)
         rows.append(row(method, found[method], time.process_time() - begin))
         print(*rows[-1], flush=True)
     write(out / "table.md", markdown(heads, rows))

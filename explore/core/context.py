@@ -65,7 +65,7 @@ class Turn(NamedTuple):
     """The inputs of an update that depend on the step number and the training progress."""
 
     kind: Hashable = None  # identifies the code branches that the update takes; None: do not record this update
-    numbers: tuple[Number, ...] = ()  # step counts and rates
+    numbers: tuple[float, ...] = ()  # step counts and rates
 
 
 def numbers(turn: Turn) -> tuple[Number, ...]:

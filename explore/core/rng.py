@@ -60,10 +60,6 @@ class Rng:
             raise one_of("random stream", name, STREAMS)
         return Rng(self.seed, self.device, self.dtype, self.arms, (STREAMS.index(name), *index))
 
-    def in_arms(self, arms: int) -> Rng:
-        """Return a copy of this stream, reset to its start, with this number of arms."""
-        return Rng(self.seed, self.device, self.dtype, arms, self._key)
-
     def shard(self, *index: int) -> Rng:
         """Return a new stream for one part of a task; it depends on this stream and `index`, not on past draws."""
         return Rng(self.seed, self.device, self.dtype, self.arms, (*self._key, *index))

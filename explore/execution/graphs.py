@@ -111,8 +111,7 @@ class Updates:
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         """Return the new state and the logged values, like `posterior.update`; replay a recording if possible."""
         turn = self.posterior.turn(int(state.common.step) + 1, progress) if self.recorder else Turn()
-        of_candidates = any(isinstance(number, Tensor) for number in turn.numbers)
-        if self.recorder is None or turn.kind is None or of_candidates:
+        if self.recorder is None or turn.kind is None:
             return self._plain(state, batch, progress)
         constants = tuple(float(t) for t in tree.tensors(state) if not t.dim() and t is not state.common.step)
         if constants != self._constants:

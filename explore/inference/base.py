@@ -59,7 +59,6 @@ class Predictive(Checked, ABC):
         "epochs": "[1, 1e6]", "min_batches": "[1, 1e6]", "samples": "[1, 1e4]", "gain_samples": "[1, 1e4]"
     }  # fmt: skip
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
-    by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ between replicas, see `candidates`
     partial: ClassVar[bool] = True  # whether targets may be partly NaN (missing), see `PartialGaussian`
     classifies: ClassVar[bool] = True  # whether targets may be classes
     of_weights: ClassVar[bool] = True  # whether `sample` returns weights of `net`; if not, only `functions` predicts
@@ -197,12 +196,11 @@ class Variational(Predictive):
         return self.augmentation * examples
 
     def variances(self, state: State) -> tuple[Rows, ...]:
-        """Return the prior variance eta of each coordinate tensor; values per replica, [R], become [R, 1, 1]."""
-        eta: Number = self.prior_variance
-        return (eta[:, None, None] if isinstance(eta, Tensor) else eta,) * len(self.coordinates)
+        """Return the prior variance eta of each coordinate tensor."""
+        return (self.prior_variance,) * len(self.coordinates)
 
     def gamma(self, shared: Common, weight: Number | None = None) -> Number:
-        """Return gamma = lambda / (N eta), a number or one per replica; `weight` is lambda, by default `kl_weight`."""
+        """Return gamma = lambda / (N eta); `weight` is lambda, by default `kl_weight`."""
         return (self.kl_weight if weight is None else weight) / (float(shared.n_data) * self.prior_variance)
 
     @property

@@ -21,7 +21,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.context import Number
 from explore.core.errors import InputError
 from explore.core.linalg import added, identity, moved
 from explore.core.rng import Rng
@@ -32,7 +31,7 @@ from explore.nets.protocols import Layer, Layers, Network, Noise
 
 PredictiveForm = Literal["auto", "linearised", "mixed", "sampled"]
 """How predictions are made: see the module docstring, and for "mixed" `explore.inference.updates.damped`."""
-Density = tuple[Means, Factor, Number]
+Density = tuple[Means, Factor, float]
 """Mean, P and scale of q = N(mean, scale * P^-1)."""
 
 
@@ -40,8 +39,7 @@ def drawn(density: Density, n: int, rng: Rng) -> Weights:
     """Draw n samples of a density, a tuple of [R, n, I, O]."""
     mean, precision, scale = density
     noise = precision.root(tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean))
-    root = scale.sqrt() if isinstance(scale, Tensor) else math.sqrt(scale)
-    return tuple(moved(m.unsqueeze(1), x, root) for m, x in zip(mean, noise, strict=True))
+    return tuple(moved(m.unsqueeze(1), x, math.sqrt(scale)) for m, x in zip(mean, noise, strict=True))
 
 
 def centred(density: Density) -> Density:

@@ -1,8 +1,7 @@
 """Comparisons of posteriors that are fitted on the same splits in parallel and measured during training.
 
-Each split is a replica. Posteriors that differ only in some numeric settings (candidates) run as further replicas.
-Every posterior uses the same random stream, so its results do not depend on the other posteriors (for candidates, up to
-rounding). All posteriors report the same tags. Metrics that need a posterior density are NaN if there is none.
+Each split is a replica. Every posterior uses the same random stream, so its results do not depend on the other
+posteriors. All posteriors report the same tags. Metrics that need a posterior density are NaN if there is none.
 """
 
 import math
@@ -20,16 +19,15 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.data.base import Dataset, uci_splits
-from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.inference.predict import CACHE, Predictor, filled
-from explore.learning.calibration import held_out_factors
+from explore.learning.calibration import held_out_factor
 from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.pool import Scales
 from explore.learning.scaling import UNSCALED, Standardiser
 from explore.nets.protocols import check_targets
 
-POINTS, FEWEST = 50, 10  # measurements of a posterior, and the minimum for each of several candidates
+POINTS = 50  # maximum number of measurements of a posterior
 TRAINING = 1000  # maximum number of training examples for train/nll
 BINS = 15  # confidence bins
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)  # nominal coverage of central intervals
@@ -105,12 +103,6 @@ def is_own(tag: str) -> bool:
     return part == "train" and name not in TRAIN
 
 
-def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch | Measured]:
-    """Fit and measure one posterior; like `follow_candidates`, but yield a `Measured` instead of a list."""
-    for event in follow_candidates([posterior], *args, **kwargs):
-        yield event if isinstance(event, Epoch) else event[0]
-
-
 def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
     """Return a checkpoint of a fit: the epoch's number, the posterior's state, and the random states of the shards."""
     return {
@@ -136,14 +128,14 @@ def restore_position(
     return saved["epoch"], state
 
 
-def follow_candidates(
-    posteriors: Sequence[Predictive], splits: Splits, rng: Rng, samples: int = 100,
-    saved: Mapping[str, Any] | None = None, calibrate: float = 0.0, jobs: int = 1,
-) -> Iterator[Epoch | list[Measured]]:  # fmt: skip
-    """Fit posteriors on all splits in parallel, and measure them at evenly spaced epochs.
+def follow(
+    posterior: Predictive, splits: Splits, rng: Rng, samples: int = 100, saved: Mapping[str, Any] | None = None,
+    calibrate: float = 0.0, jobs: int = 1,
+) -> Iterator[Epoch | Measured]:  # fmt: skip
+    """Fit a posterior on all splits in parallel, and measure it at up to `POINTS` evenly spaced epochs.
 
     Args:
-        posteriors: one posterior, or several that are `candidates.alike`. Several are measured less often.
+        posterior: the posterior.
         splits: training and test examples.
         rng: the root generator; the fit and every measurement use separate streams.
         samples: number of weight samples for predictions.
@@ -154,34 +146,26 @@ def follow_candidates(
 
     Yields:
         An `Epoch` after each epoch (with several processes, only after measured epochs). After a measured epoch, also a
-        list with the `Measured` of each posterior. One posterior is measured up to `POINTS` times.
+        `Measured`.
     """
-    kind = posteriors[0].likelihood
+    kind, x, y = posterior.likelihood, splits.x, splits.y
     if splits.scale is not None and kind.scaling == "none" and bool((splits.scale != 1).any()):
         raise InputError(f"{type(kind).__name__} needs raw targets; pass scaling='none' to compare.split")
-    for targets in (splits.y, splits.test_y):
+    for targets in (y, splits.test_y):
         check_targets(kind, targets)
-    count, replicas = len(posteriors), len(splits.x)
-    posterior, root = candidates.together(posteriors, replicas, rng), rng.stream("fit").in_arms(count)
-    x, y = (torch.cat([t] * count) if count > 1 else t for t in (splits.x, splits.y))
-    shards = streams(root, min(jobs, replicas))
-    done, state = restore_position(saved, posterior, x.shape[1], len(x), rng.stream("fit").in_arms(count), shards)
+    shards = streams(rng.stream("fit"), min(jobs, len(x)))
+    done, state = restore_position(saved, posterior, x.shape[1], len(x), rng.stream("fit"), shards)
     factor = (saved or {}).get("factor")
     if calibrate and factor is None:
-        stream = rng.stream("calibrate")
-        factor = torch.cat(held_out_factors(posteriors, splits.x, splits.y, stream, calibrate, samples))
-    when = stops(posterior.epochs, max(FEWEST, POINTS // count))
+        factor = held_out_factor(posterior, x, y, rng.stream("calibrate"), calibrate, samples)
+    when = stops(posterior.epochs, POINTS)
     for epoch in sharded_fit(posterior, x, y, shards, when, done, state):
         yield epoch
         if epoch.epoch in when:
             now = position(epoch, shards) | ({} if factor is None else {"factor": factor.cpu()})
-            measured = []
-            for one, part in zip(posteriors, candidates.blocks(count, replicas), strict=True):
-                one_state, stream = tree.part(epoch.state, part), rng.stream("test", epoch.epoch)
-                scale = None if factor is None else factor[part].to(splits.x)
-                scalars = measure(one, one_state, splits, stream, samples, scale)
-                measured.append(Measured(epoch.epoch, scalars, one_state, now))
-            yield measured
+            scale = None if factor is None else factor.to(x)
+            scalars = measure(posterior, epoch.state, splits, rng.stream("test", epoch.epoch), samples, scale)
+            yield Measured(epoch.epoch, scalars, epoch.state, now)
 
 
 def measure(

@@ -24,7 +24,6 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution import graphs, parallel
 from explore.images.base import ImageFiles
-from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.inference.predict import Inputs
 
@@ -118,14 +117,13 @@ def sharded_fit(
     trials = torch.arange(len(x)).view(rngs[0].arms, -1)
     parts = [part.flatten() for part in trials.tensor_split(len(rngs), 1)]  # the replicas of each shard
     order = torch.cat(parts).argsort()
-    posteriors = [candidates.part(posterior, part) for part in parts]
     states: list[State | None] = [None if state is None else tree.part(state, part) for part in parts]
     threads, record = torch.get_num_threads(), execution().record  # of this thread: joblib creates tasks in others, too
     with joblib.Parallel(n_jobs=len(rngs)) as workers:
         for stop in (epoch for epoch in at if epoch > done):
             ends = workers(
-                joblib.delayed(_advance)(shard, Batch(x[part], y[part]), rng, done, old, stop, threads, record)
-                for shard, part, rng, old in zip(posteriors, parts, rngs, states, strict=True)
+                joblib.delayed(_advance)(posterior, Batch(x[part], y[part]), rng, done, old, stop, threads, record)
+                for part, rng, old in zip(parts, rngs, states, strict=True)
             )
             shards, infos, generators = zip(*ends, strict=True)
             for rng, generator in zip(rngs, generators, strict=True):

@@ -19,7 +19,7 @@ from explore.core.shapes import State
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.predict import ClassPrediction, Predictor, filled, probit
-from explore.learning.calibration import held_out_factors
+from explore.learning.calibration import held_out_factor
 from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
 from explore.learning.pool import Pool, Scales, at_zero
@@ -103,7 +103,7 @@ class FittedModel:
         data, factor = pool.labelled(scales), None
         if calibrate:
             stream = rng.stream("calibrate", pool.round)
-            (factor,) = held_out_factors([posterior], *data, stream, calibrate, samples)
+            factor = held_out_factor(posterior, *data, stream, calibrate, samples)
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state
         check_alive(state)
         model = FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed, factor=factor)

@@ -103,9 +103,8 @@ class ModelSettings:
             weight: Any = self.posterior_settings.get("augmentation", 1)  # of each row
             rows = round(float(n_data) / float(weight)) if self.preset == presets.BY_ROWS else 0
             name, (settings, noise) = self.posterior, build.for_rows(self, rows)
-        likelihood = "categorical" if self.command == "classify" else build.likelihood_of(names)
-        if not names.classes:  # older runs recorded no name, or that of the default
-            likelihood = self.likelihood or likelihood
+        of_classes = "categorical" if self.command == "classify" else build.likelihood_of(names)
+        likelihood = of_classes if names.classes else self.likelihood
         outputs = build.outputs(likelihood, len(names.classes), max(1, len(names.targets)))
         return build.posterior(replace(self, likelihood=likelihood), shape, outputs, name, settings, noise)
 

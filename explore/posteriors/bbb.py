@@ -22,8 +22,6 @@ from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Re
 class BBB(Reparameterised):
     """Bayes by Backprop: a `Reparameterised` posterior in which the coordinates z are the weights."""
 
-    by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
-
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         return tuple(Factorised(*shape) for shape in self.net.shapes)

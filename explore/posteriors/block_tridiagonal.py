@@ -174,7 +174,6 @@ class BlockTridiagonal(NaturalGradient):
     """Noisy block-tridiagonal K-FAC, with one `Factor` over all layers; the defaults are those of noisy K-FAC."""
 
     prior_error: ClassVar[str] = "split damping is part of its density"
-    by_replica = NaturalGradient.by_replica
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,6 @@ class Ensemble(PointEstimate):
 
     members: int = 5
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
-    by_replica = frozenset({"lr", "prior_variance"})
     pretrained_error: ClassVar[str] = "ensemble members need different initial weights"
     prior_error: ClassVar[str] = "members differ only by their initial weights"
     mixture_error: ClassVar[str] = "an ensemble is already a mixture; set its number of members instead"

@@ -24,8 +24,6 @@ from explore.inference.updates.natural import SMALL, TABLE, NaturalGradient
 class Full(NaturalGradient):
     """Natural-gradient inference with a dense Fisher matrix and covariance; the defaults are those of noisy K-FAC."""
 
-    by_replica = NaturalGradient.by_replica
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.net.weights > MAX_WEIGHTS:

@@ -17,7 +17,7 @@ Predictions are of the network linearised at M. With subset="last", all other la
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -59,8 +59,6 @@ class Laplace(PointEstimate, GaussianPosterior):
     rank: int = 32  # of "low-rank"
     weight_sharing: WeightSharing = "auto"  # factors for layers with several positions, see `structures.kronecker`
     predictive: PredictiveForm = "linearised"
-
-    by_replica: ClassVar[frozenset[str]] = frozenset({"lr"})
 
     @property
     def coordinates(self) -> tuple[tuple[int, int], ...]:

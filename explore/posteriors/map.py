@@ -27,7 +27,6 @@ class MAP(PointEstimate):
     momentum: float = 0.9  # of sgd
 
     ranges: ClassVar[dict[str, str]] = {"momentum": "[0, 1)"}
-    by_replica = frozenset({"lr", "prior_variance"})
 
     @property
     def certain(self) -> bool:

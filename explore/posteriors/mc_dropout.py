@@ -35,7 +35,6 @@ class MCDropout(PointEstimate):
 
     ranges: ClassVar[dict[str, str]] = {"rate": "[0, 1)"}
     prior_error: ClassVar[str] = "weights vary in proportion to their size"
-    by_replica = frozenset({"lr", "prior_variance"})
 
     @property
     def certain(self) -> bool:

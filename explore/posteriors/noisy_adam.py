@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from explore.core.context import Number, Turn, numbers
+from explore.core.context import Turn, numbers
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, State
@@ -47,8 +47,6 @@ class NoisyAdam(natural.NaturalPosterior):
     kl_clip: float | None = None  # limit on the change in predictions per step, see `steps.clipped`
     trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `steps.step_limit`
     fisher: steps.Fisher = "true"
-
-    by_replica = natural.NaturalGradient.by_replica
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> NoisyAdamState:
         shared = common(self, n_data, replicas, rng)
@@ -81,7 +79,7 @@ class NoisyAdam(natural.NaturalPosterior):
         schedule = self.schedule(progress)
         return Turn((progress >= self.warm_start,), (self.lr * schedule, schedule, 1 - self.momentum**step))
 
-    def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, Number]:
+    def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, float]:
         gamma = self.gamma(state.common)
         precision = Blocks(tuple(Diagonal(f + over(gamma, f)) for f in state.squares))
         return state.mean, precision, self.kl_weight / float(state.common.n_data)

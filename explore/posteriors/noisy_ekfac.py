@@ -29,7 +29,7 @@ from explore.inference.structures.base import PerLayer, Statistics
 from explore.inference.structures.kronecker import EigenLayers, EigenRule, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
-from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
+from explore.inference.updates.natural import TABLE, NaturalState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,6 @@ class NoisyEKFAC(DampedNaturalGradient):
     weight_sharing: WeightSharing = "auto"  # A and S for layers with several positions, see `structures.kronecker`
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
-    by_replica = NaturalGradient.by_replica
 
     @property
     def structure(self) -> PerLayer:

@@ -23,7 +23,7 @@ from explore.inference.structures.base import PerLayer
 from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
-from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
+from explore.inference.updates.natural import TABLE, NaturalState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,6 @@ class NoisyKFAC(DampedNaturalGradient):
 
     damping: Literal["split", "exact"] = "split"  # of the training noise and the mean step
     weight_sharing: WeightSharing = "auto"  # factors for layers with several positions, see `structures.kronecker`
-
-    by_replica = NaturalGradient.by_replica
 
     @property
     def structure(self) -> PerLayer:

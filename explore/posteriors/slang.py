@@ -53,7 +53,6 @@ class SLANG(natural.NaturalPosterior):
     bias_prior_variance: float | None = None  # prior variance of biases, then fixed; None: as for weights
     power_iterations: int = 4  # of the randomised eigendecomposition
 
-    by_replica = frozenset({"lr", "prior_variance", "trust_region"})
     weighs_gradients: ClassVar[bool] = False  # squared gradients are the curvature
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> SLANGState:
@@ -67,7 +66,7 @@ class SLANG(natural.NaturalPosterior):
     def update(self, state: SLANGState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[SLANGState, Info]:
         shared = state.common
         n_data, step = float(shared.n_data), int(shared.step) + 1
-        schedule = float(self.schedule(progress)) * steps.power_decay(step, self.decay)
+        schedule = self.schedule(progress) * steps.power_decay(step, self.decay)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
         _, forward = self.noisy_pass(state, batch, progress, rng)

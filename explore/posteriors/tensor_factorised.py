@@ -30,7 +30,6 @@ class TensorFactorised(Reparameterised):
     """Factorised tensors: weight matrices as sums of Kronecker products of Gaussian matrices."""
 
     prior_error: ClassVar[str] = "its density is over factors of the weights"
-    by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:

@@ -72,7 +72,6 @@ class VOGN(natural.NaturalPosterior):
     ranges: ClassVar[dict[str, str]] = {
         "damping": "[0, inf)", "initial_squares": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"
     }  # fmt: skip
-    by_replica = frozenset({"lr", "beta2", "lr_decay", "prior_variance"})
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> VOGNState:
         shared = common(self, n_data, replicas, rng)
@@ -119,7 +118,7 @@ class VOGN(natural.NaturalPosterior):
         lr = self.lr * power * self.schedule(progress)
         return Turn((progress >= self.warm_start and step > 1,), (lr, rate, self._tempering(progress)))
 
-    def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, Number]:
+    def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
         weight = self._weight(state.tempering)
         added = self.gamma(state.common, weight) + (self.damping if self.damped_density else 0.0)
         precision = tuple(s + over(added, s) for s in state.squares)

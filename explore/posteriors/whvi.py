@@ -60,7 +60,6 @@ class WHVI(Reparameterised):
 
     ranges: ClassVar[dict[str, str]] = {"flows": "[0, 1000]", "rate": "[0, 1)"}
     prior_error: ClassVar[str] = "its density is over vectors that the weights of a layer share"
-    by_replica = frozenset({"lr", "kl_weight"})  # not prior_variance, which the layer forms read
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 # Lets pytest show the compared values next to the messages of the checks.
-PARTS = ("datasets", "density", "likelihoods", "rules", "subject", "suite", "updates", "values")
+PARTS = ("density", "likelihoods", "rules", "subject", "suite", "updates", "values")
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 from explore import registry  # noqa: E402
-from explore.testing import datasets, density, likelihoods, rules, updates, values  # noqa: E402, F401 (importing some adds checks)
+from explore.testing import density, likelihoods, rules, updates, values  # noqa: E402, F401 (importing some adds checks)
 from explore.testing.subject import Subject  # noqa: E402
 
-__all__ = ["check_acquisition", "check_dataset", "check_likelihood", "check_posterior"]
+__all__ = ["check_acquisition", "check_likelihood", "check_posterior"]
 
 
 def check_posterior(*posteriors: Any) -> Callable[..., None]:
@@ -29,7 +29,11 @@ def check_posterior(*posteriors: Any) -> Callable[..., None]:
 
     The dictionary `CONTRACT` in the file of a posterior has the facts that the checks need, see `Contract`.
     """
-    return values.POSTERIORS.test(Subject(*named) for named in _named("posteriors", posteriors))
+    named = (
+        (one, registry.find("posteriors", one)) if isinstance(one, str) else (registry.hyphened(one.__name__), one)
+        for one in posteriors
+    )
+    return values.POSTERIORS.test(Subject(*one) for one in named)
 
 
 def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable[..., None]:
@@ -53,15 +57,3 @@ def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
     loaded = (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions)
     built = [rule() if isinstance(rule, type) else rule for rule in loaded]  # for a class, use its defaults
     return rules.RULES.test(subject for rule in built for subject in rules.subjects(rule))
-
-
-def check_dataset(*datasets_: Any) -> Callable[..., None]:
-    """Build a pytest test of data sets, which skips sets that are not available offline.
-
-    Data sets are functions, or names from `explore list datasets`.
-    """
-    return datasets.DATASETS.test(datasets.DatasetSubject(*named) for named in _named("data", datasets_))
-
-
-def _named(kind: str, plug_ins: tuple[Any, ...]) -> list[tuple[str, Any]]:
-    return [(p, registry.find(kind, p)) if isinstance(p, str) else (registry.hyphened(p.__name__), p) for p in plug_ins]

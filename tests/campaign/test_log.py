@@ -2,9 +2,7 @@
 
 import errno
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -262,7 +260,7 @@ def test_a_process_killed_while_it_writes(tmp_path):
     assert process.stdout is not None
     for _ in range(30):
         process.stdout.readline()
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     acknowledged = 30 + len(process.communicate()[0].split())
     found, _ = events(tmp_path)
     assert acknowledged <= found[-1]["batch"] <= acknowledged + 1

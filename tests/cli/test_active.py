@@ -97,7 +97,6 @@ def test_report_and_run_folder(active):
         assert min(shares(RUN / "learning_curve.png", colour, panels=2)) > 0.3
     recorded = config()
     assert recorded["settings"]["preset"] == "by-rows"
-    assert recorded["settings"]["standardise"] == "labelled"
     assert recorded["settings"]["posterior_settings"] == {"epochs": 2}  # the others go by the number of labels
     assert recorded["settings"]["likelihood_settings"] == {}
     fitted: Any = load_run(RUN, arm="variance-reduction", trial=1).fitted.posterior

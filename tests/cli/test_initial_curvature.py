@@ -23,7 +23,7 @@ def test_commands_say_once_that_curvature_is_mostly_its_start(explore, csv, beta
     model = ["--posterior", "noisy-kfac", *rates, "-p", "vime.minimum=20", "-p", "vime.updates=20"]
     commands = {
         "active": [*own, *few, "--trials", 2, "--rounds", 2, "--test-size", 20, "--name", "run"],
-        "compare": [*own, *few, "--splits", 2, "--hidden", 4, "--no-figures"],
+        "compare": [*own, *few, "--splits", 2, "--hidden", 4],
         "suggest": ["pool.csv", *own, "--epochs", 3, "--target", "y"],
         "rl": [*chain, *model, "--json"],
         "predict": ["runs/active-run", csv, "--json"],

@@ -1,6 +1,5 @@
 """The group, and `explore list`."""
 
-import contextlib
 import importlib.metadata
 import json
 import signal
@@ -71,15 +70,12 @@ def test_scripts_end_as_commands_do(error, code, said):
     assert (done.exit_code, done.stderr, done.stdout) == (code, said, "")
 
 
-@pytest.mark.parametrize("hidden", [False, True])
-def test_a_command_that_is_terminated_ends_by_a_sentence(hidden):
+def test_a_command_that_is_terminated_ends_by_a_sentence():
     """By a scheduler, which sends SIGTERM: it left no word behind."""
 
     @click.command(cls=Script)
     def script():
-        with contextlib.suppress(*([KeyboardInterrupt] if hidden else [])):
-            signal.raise_signal(signal.SIGTERM)
-        raise ValueError("Invalid bounding box")
+        signal.raise_signal(signal.SIGTERM)
 
     done = CliRunner().invoke(script)
     assert (done.exit_code, done.stderr) == (143, "Terminated.\n")
@@ -91,32 +87,6 @@ def test_a_run_that_is_terminated_says_how_to_continue(explore, monkeypatch):
     result = explore("active", *TINY)
     assert result.exit_code == 143
     assert "Terminated after" in result.stderr and "Continue: explore active" in result.stderr
-
-
-def interrupted_in_c():
-    """As matplotlib's renderer ends when it is interrupted."""
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    raise ValueError("Invalid bounding box")
-
-
-@pytest.mark.usefixtures("heeded_interrupts")
-def test_an_interrupt_that_another_error_hides_is_one():
-    @click.command(cls=Script)
-    def script():
-        interrupted_in_c()
-
-    done = CliRunner().invoke(script)
-    assert (done.exit_code, done.stderr) == (130, "Interrupted.\n")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.usefixtures("heeded_interrupts")
-def test_an_interrupted_run_that_another_error_hides_says_how_to_continue(explore, monkeypatch):
-    monkeypatch.setattr("explore.cli.active.report.write", lambda *_: interrupted_in_c())
-    result = explore("active", *TINY)
-    assert result.exit_code == 130
-    assert "Interrupted after" in result.stderr and "Continue: explore active" in result.stderr
 
 
 def test_python_m_is_the_command():

@@ -44,7 +44,7 @@ def lab(tmp_path_factory):
         ["active", *common, *LAB[2:], "--target", "grade", "--task", "classification", "--name", "grade",
          "--drop-columns", "yield,cost", "--posterior", "bbb"],
         ["compare", "--data", here / "lab.csv", "--target", "yield", "--drop-columns", "grade,cost", "--quiet",
-         "--posterior", "map,bbb", "--splits", 3, "--epochs", 3, "--no-figures", "--out", here / "runs", "--name", "c",
+         "--posterior", "map,bbb", "--splits", 3, "--epochs", 3, "--out", here / "runs", "--name", "c",
          "--samples", 7],
     ):  # fmt: skip
         result = run(*command)

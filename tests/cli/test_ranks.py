@@ -15,6 +15,7 @@ import torch
 from explore.cli import ranks, start
 from explore.core.errors import InputError
 
+pytestmark = pytest.mark.posix  # kills single processes of a job
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLASSIFY = "classify --dataset digits --net mlp -p net.hidden=12 --samples 3 --train 300 --name x".split()
 RUN = Path("runs/classify-x")

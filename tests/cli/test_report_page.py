@@ -42,7 +42,7 @@ def made(tmp_path_factory):
         ["active", *TINY, *table, "--target", TARGET, "--drop-columns", "kind", "--name", "one"],
         ["active", *TINY, *table, "--target", TARGET, "--drop-columns", "kind", "--name", "two", "--no-control"],
         ["compare", *table, "--target", "kind", "--task", "classification", "--drop-columns", TARGET, "--splits", 2,
-         "--posterior", "map,bbb", "--epochs", 3, "--samples", 5, "--no-figures", "--name", "c"],
+         "--posterior", "map,bbb", "--epochs", 3, "--samples", 5, "--name", "c"],
         ["rl", "--env", "explore/Chain-v0", "--env-kwargs", "length:5", "--n-envs", 4, "--algo-param", "n_steps=16",
          "--timesteps", 128, "--seeds", 2, "--posterior", "none", "--out", here, "--quiet", "--name", "r"],
         ["classify", "--images", photos(here / "photos"), "--validate", 0.5, "--net", "mlp", "-p", "net.hidden=4",

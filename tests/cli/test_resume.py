@@ -74,9 +74,11 @@ def uninterrupted(tmp_path_factory):
     return finished
 
 
+@pytest.mark.posix
 @pytest.mark.usefixtures("heeded_interrupts")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_killed_and_resumed_equals_uninterrupted(explore, uninterrupted, how):
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+def test_killed_and_resumed_equals_uninterrupted(explore, uninterrupted, name):
+    how = signal.Signals[name]
     command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x"]
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **piped) as process:

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -302,7 +301,7 @@ def test_killed_and_resumed(explore):
         while not (path.exists() and "\n1,3," in path.read_text()):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
     before = results()
     result = explore("rl", "--resume", RUN, "--json")
     assert result.exit_code == 0, result.stderr

@@ -78,6 +78,7 @@ def test_the_answer_is_that_of_the_interval(gain, seeds, answer):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--compare", "none,kl,kl"], "--compare names 'kl' twice. Name it once"),
         (["--compare", "none,kl", "--bonus", "kl"], "--compare names the bonuses. Leave out --bonus"),
         (["--compare", "rnd,kl", "-p", "units=3"], "-p needs a single bonus"),
         (

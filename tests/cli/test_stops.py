@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.cli.conftest import run
 
 COMMANDS = {
     "active": "--trials 2 --rounds 3 --epochs 2 --test-size 20 --samples 5",
-    "compare": "--posterior map,ensemble --splits 2 --epochs 3 --samples 5 --no-figures",
+    "compare": "--posterior map,ensemble --splits 2 --epochs 3 --samples 5",
     "rl": "--env explore/Chain-v0 --algo ppo --posterior bbb -p vime.minimum=10 -p vime.samples=2 -p vime.updates=5 "
     "--timesteps 96 --n-envs 2 --algo-param n_steps=16 --algo-param batch_size=16",
 }
@@ -110,9 +110,13 @@ def test_a_full_disk(explore, whole, monkeypatch, command, where, what, calls):
             pd.testing.assert_frame_equal(found[:done], before[:done])
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("limit", [1_000, 10_000, 20_000, 40_000])
-def test_files_that_cannot_be_written_whole(explore, limit):
+def test_files_that_cannot_be_written_whole(explore, limit, monkeypatch):
     """The limit is a real one of the system, which a writer of torch would hide."""
+    import resource  # a module of POSIX
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would cache the truncated bytecode of modules
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

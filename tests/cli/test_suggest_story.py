@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import explore
 from explore.campaign import Campaign
@@ -120,6 +121,7 @@ class Story:
         table.to_csv(path or self.path, index=False)
 
 
+@pytest.mark.posix
 def test_three_rounds(tmp_path):
     story = Story(tmp_path)
     story.explore("suggest", "lab.csv", "--target", "yield", "--id", "sample", "--categorical", "catalyst")

@@ -145,6 +145,7 @@ def test_a_folder_must_not_point_out_of_itself(explore, name):
         assert f"{RUN / name} is a link or a device." in result.stderr
 
 
+@pytest.mark.posix
 def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
     record.Run.create(Path("real"), settings("rl"), {"done": 1}, {"device": "cpu", "threads": 1}).close()
     RUN.parent.mkdir()

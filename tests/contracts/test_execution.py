@@ -1,6 +1,5 @@
-"""Updates agree when they are recorded, when candidates share a fit, and in several processes."""
+"""Updates agree when they are recorded, and in several processes."""
 
-import functools
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +13,9 @@ from torch import Tensor
 from explore import registry
 from explore.core import tree
 from explore.core.context import World
-from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.execution import parallel
 from explore.execution.graphs import Updates
-from explore.inference import candidates
 from explore.testing.subject import N, R, Subject, data, seeded, start, train
 from explore.testing.suite import Suite, assert_close, assert_same_bits
 from explore.testing.updates import expect_equal_states
@@ -45,31 +42,6 @@ def recorded_updates_are_plain_ones(subject: Subject) -> None:
         ends.append(tree.map_tensors(torch.clone, (state, info, rng.generator.get_state())))
     replayed, plain = ends
     assert_close(replayed, plain, "updates of one kind, see `turn`, differ in more than its numbers:", rtol=1e-9)
-
-
-@EXECUTION.check(of=lambda subject: bool(candidates.by_replica(subject.cls)))
-def candidates_in_one_fit_are_what_each_is_alone(subject: Subject) -> None:
-    numbers = {name: getattr(subject.build(), name, 0.5) or 0.5 for name in sorted(candidates.by_replica(subject.cls))}
-    posteriors = [subject.build(**dict[str, Any]({n: c * v for n, v in numbers.items()})) for c in (1.0, 0.7)]
-    batch, rng = data(), seeded(kind=functools.partial(Rng, arms=2))
-    whole = candidates.together(posteriors, R, rng)
-    state = _fitted(whole, start(whole, N, 2 * R, rng), tree.map_tensors(lambda t: torch.cat([t, t]), batch), rng)
-    parts = [tree.part(state, block) for block in candidates.blocks(2, R)]
-    drawn = [posterior.sample(part, 3, seeded(9)) for posterior, part in zip(posteriors, parts, strict=True)]
-    for posterior, part, samples in zip(posteriors, parts, drawn, strict=True):
-        rng = seeded()
-        alone = _fitted(posterior, start(posterior, N, R, rng), batch, rng)
-        expected = posterior.sample(alone, 3, seeded(9)), posterior.learned(alone)
-        why = "a candidate differs from a fit of this candidate alone; check `by_replica`"
-        assert_close((samples, posterior.learned(part)), expected, why, rtol=1e-9)
-    assert not torch.equal(*(next(tree.leaves(samples))[1] for samples in drawn))
-
-
-def _fitted(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
-    """Train with increasing progress, and return the state after `finish`."""
-    for i in range(15):
-        state, _ = posterior.update(state, batch, rng, i / 15)
-    return posterior.finish(state, iter([batch]), rng)
 
 
 class Exchange:

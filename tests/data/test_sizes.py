@@ -26,6 +26,7 @@ def pipe(tmp_path):
     return tmp_path / "pipe.png"
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("device", [True, False])
 def test_pipes_and_devices_are_refused_by_every_reader(device, pipe, tmp_path):
     path = "/dev/zero" if device else pipe

@@ -108,7 +108,7 @@ def test_a_table_with_classes(tmp_path):
 
 @pytest.mark.usefixtures("one_thread")
 def test_gap(tmp_path, monkeypatch):
-    monkeypatch.setattr(gap.toys, "UPDATES", (20, 20))
+    monkeypatch.setattr(gap.sine, "UPDATES", (20, 20))
     monkeypatch.setattr(gap, "ARMS", {"one": CANDIDATES["ensemble, good"]})
     done = CliRunner().invoke(gap.main, ["--seeds", "2", "--out", str(tmp_path)], catch_exceptions=False)
     found = pd.read_csv(tmp_path / "gap.csv")

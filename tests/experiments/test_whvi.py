@@ -6,13 +6,13 @@ from click.testing import CliRunner
 from torch import nn
 
 from experiments.driver import split
-from experiments.whvi_toy import run as toy
+from experiments.whvi_toy import run as toy, sine
 from experiments.whvi_uci import run as uci
 from explore import registry
 from explore.core import tree
 from explore.core.rng import Rng
 from explore.data import load
-from explore.learning import compare, toys
+from explore.learning import compare
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net
 from tests.pictures import shares
@@ -73,7 +73,7 @@ def test_unknown_names_are_one_sentence(tmp_path):
 
 
 def test_toy(monkeypatch, tmp_path):
-    monkeypatch.setattr(toys, "UPDATES", (6, 6))
+    monkeypatch.setattr(sine, "UPDATES", (6, 6))
     done = CliRunner().invoke(toy.main, ["--samples", "5", "--out", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
     lines = (tmp_path / "table.md").read_text().splitlines()[2:]

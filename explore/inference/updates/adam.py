@@ -28,10 +28,10 @@ class Moving(NamedTuple):
     second: Tensors
 
 
-def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float | Tensor) -> Weights:
+def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float) -> Weights:
     """Return the gradient of -E[log p(y|x,W)] for each sample, plus decay * `penalised` (W for an L2 penalty)."""
     gradients = parallel.mean(tuple(t.gradients() / t.grads.shape[2] for t in taps))
-    return tuple(over(decay, w) * w - g for w, g in zip(penalised, gradients, strict=True))
+    return tuple(decay * w - g for w, g in zip(penalised, gradients, strict=True))
 
 
 def start(parameters: Tensors) -> Moving:

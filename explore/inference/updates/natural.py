@@ -55,7 +55,7 @@ class NaturalPosterior(GaussianPosterior):
         "noisy_trust": "(0, 1]",
     }  # fmt: skip
 
-    def schedule(self, progress: float) -> Number:
+    def schedule(self, progress: float) -> float:
         """Return the factor on the learning rate at `progress`, the completed fraction of training."""
         return steps.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
 
@@ -116,8 +116,6 @@ class NaturalGradient(NaturalPosterior):
     trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `step_limit`
     noisy_trust: float = 1.0  # factor on `trust_region` once gradients are at weight samples
     fisher: Fisher = "true"
-
-    by_replica = frozenset({"lr", "beta", "lr_decay", "prior_variance", "kl_weight", "trust_region"})
 
     @property
     @abstractmethod

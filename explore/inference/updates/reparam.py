@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.context import Number, Turn, numbers
+from explore.core.context import Turn, numbers
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, LayerTaps, Means, NormTaps, Taps
@@ -224,7 +224,7 @@ class Reparameterised(GaussianPosterior):
         z = self.sample_coordinates(state, n, rng)
         return self.layers(state, self._build(state, (len(state.common.alive), n), rng, z)[0])
 
-    def gaussian(self, state: ReparamState) -> tuple[Means, Blocks, Number]:
+    def gaussian(self, state: ReparamState) -> tuple[Means, Blocks, float]:
         mean, spread = sum(state.mean, ()), sum(state.spread, ())
         return mean, Blocks(tuple(map(_block, mean, spread))), 1.0
 

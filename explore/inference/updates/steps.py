@@ -154,7 +154,7 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
     return Taps(inputs, grads, second_moment=same.second_moment, mean_inputs=same.mean_inputs)
 
 
-def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
+def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> Means:
     """Scale a direction d such that lr^2 d^T F d <= limit (None: no limit); `image` is F d.
 
     This is K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
@@ -167,14 +167,12 @@ def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) ->
     return tuple(scale * d for d in direction)
 
 
-def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
+def step_limit(kl_clip: float | None, trust_region: float | None, scale: float) -> float | None:
     """Return the `limit` for `clipped` that satisfies both `kl_clip` (on predictions) and `trust_region` (on q)."""
     if trust_region is None:
         return kl_clip
     limit = 2 * scale * trust_region  # the KL of a step in q is lr^2 d^T (F + gamma) d / (2 scale)
-    if kl_clip is None:
-        return limit
-    return limit.clamp_max(kl_clip) if isinstance(limit, Tensor) else min(limit, kl_clip)
+    return limit if kl_clip is None else min(limit, kl_clip)
 
 
 def adapt(
@@ -201,7 +199,7 @@ def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[
     return new, tuple(x / correction for x in new)
 
 
-def decay(progress: float, at: float, factor: Number, schedule: Schedule = "step") -> Number:
+def decay(progress: float, at: float, factor: float, schedule: Schedule = "step") -> float:
     """Return the multiplier of a rate: 1 until `at`, then `factor`, or a "linear" decay to `factor` at progress 1."""
     if progress < at or at == 1:
         return 1.0

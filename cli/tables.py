@@ -5,7 +5,7 @@ import io
 import itertools
 import re
 import zipfile
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +49,11 @@ def _header(path: Path) -> list[str]:
         return []
 
 
-def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
-    """Write the columns of the table, then `more`; return notes on added apostrophes, see `texts.neutralised`."""
+def write(out: Path, cells: Cells, more: pd.DataFrame, keep: Callable[[Path], None] | None = None) -> list[str]:
+    """Write the columns of the table, then `more`; return notes on added apostrophes, see `texts.neutralised`.
+
+    `keep` gets the path of the finished file before it replaces `out`.
+    """
     notes: list[str] = []
     kind = out.suffix.lower()
     columns = {name: list(column) for name, column in cells.columns.items() if name not in more}
@@ -72,6 +75,8 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
                 _write_excel(draft, frame)
             else:
                 frame.to_parquet(draft, index=False)
+            if keep:
+                keep(draft)
     except ImportError:
         raise InputError(f"{out} needs {WRITERS[kind]}; pip install 'explore-bnn[tables]', or write .csv") from None
     except OSError as error:

@@ -154,8 +154,7 @@ def commands() -> Iterator[Golden]:
                 measure()
         for path in sorted(Path("runs").glob("*/*.csv")):
             yield str(path), stable(pd.read_csv(path).to_dict("list"))
-        for path in sorted(Path("pool.explore").glob("*.jsonl")):
-            yield str(path), [stable(json.loads(line)) for line in path.read_text().splitlines()]
+        yield "pool.explore/campaign.json", stable(json.loads(Path("pool.explore/campaign.json").read_text()))
         yield "next.csv", Path("next.csv").read_text()
 
 

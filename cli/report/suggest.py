@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from explore.campaign import short
-from explore.campaign.log import Event, Log
-from explore.campaign.memory import Memory, mean
+from explore.campaign.state import State, mean, read as read_state
 from explore.cli.display import literal
 from explore.cli.report.drawing import map_of, panels, whole
 from explore.cli.report.page import Section
@@ -19,18 +18,19 @@ from explore.data.reading import Cells
 from explore.learning import saved
 
 PARTS = ("mean", "low", "high")
+Event = dict[str, Any]
 
 
 class History(NamedTuple):
-    """The history of a campaign, as events of its log with times in UTC."""
+    """The history of a campaign, with times in UTC."""
 
-    memory: Memory
+    state: State
     targets: tuple[str, ...]
     suggestions: list[Event]  # with the `round`, from 1, and the `answer`: the next measurement of the row, or None
     measurements: list[Event]
 
     def predicted(self, suggestion: Event, target: str) -> list[Any]:
-        """Return [mean, low, high] of the prediction for a target; None stands for a value that is not in the log."""
+        """Return [mean, low, high] of the prediction for a target; None stands for a value that was not kept."""
         names = PARTS if len(self.targets) == 1 else [f"{part}_{target}" for part in PARTS]
         return [suggestion["values"].get(name) for name in names]
 
@@ -40,26 +40,28 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     for run in runs:
         history = read(run)
         parts = _rounds(history), *_predicted(history), *_map(run, history), *_scores(history)
-        for section in (*parts, *_measurements(history, run.config.get("goal"))):
+        for section in (*parts, *_measurements(history, run.config.get("goal")), _steps(history)):
             yield section._replace(title=run.prefix + section.title)
 
 
 def read(run: Opened) -> History:
-    """Read the log of a campaign, without undone events."""
-    memory = Memory(Log(run.folder, dry=True).events)
-    events = [
-        {**event, "id": row.id if (row := memory.find(event["id"])) else event["id"]}  # its current id
-        | {"time": datetime.fromisoformat(event["time"]).replace(tzinfo=None)}
-        for batch in memory.batches.values()
-        for event in batch
-    ]
-    measurements = [event for event in events if event["event"] in ("label", "correct")]
-    suggestions = [event for event in events if event["event"] == "suggest"]
+    """Read the steps of a campaign."""
+    state = read_state(run.folder)
+    suggestions: list[Event] = []
+    measurements: list[Event] = []
+    for batch, step in enumerate(state.steps):
+        time = datetime.fromisoformat(step["time"]).replace(tzinfo=None)
+        for name, values in step["rows"].items():
+            event = {"id": state.aliases.get(name, name), "batch": batch, "time": time, "values": values}
+            if step["kind"] == "suggest":
+                suggestions.append(event)
+            elif measured := {t: change["values"] for t, change in (values or {}).items() if change["values"]}:
+                measurements.append(event | {"values": measured})
     rounds = {batch: i for i, batch in enumerate(dict.fromkeys(event["batch"] for event in suggestions), 1)}
     for event in suggestions:
         answers = (e for e in measurements if e["id"] == event["id"] and e["batch"] > event["batch"])
-        event |= {"round": rounds[event["batch"]], "values": event["values"] or {}, "answer": next(answers, None)}
-    return History(memory, memory.schema.targets if memory.schema else (), suggestions, measurements)
+        event |= {"round": rounds[event["batch"]], "answer": next(answers, None)}
+    return History(state, state.targets, suggestions, measurements)
 
 
 def _value(event: Event | None, target: str) -> Any:
@@ -94,7 +96,7 @@ def _rounds(history: History) -> Section:
         facts = _text(s["values"].get("score")), f"{s['time']:%Y-%m-%d %H:%M}", answered
         values = [_text(_value(s["answer"], t)) for t in targets]
         rows.append([str(s["round"]), short(s["id"]), *predicted, *facts, *values])
-    pending = sum(row.pending is not None for row in history.memory.rows.values())
+    pending = sum(row.pending is not None for row in history.state.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
     sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."
     return Section("Suggestions and measurements", figure, [sentence], header=header, rows=rows)
@@ -132,7 +134,7 @@ def _map(run: Opened, history: History) -> Iterator[Section]:
         yield Section("Map of the rows", warnings=["Cannot draw the map: no model is fitted yet."])
         return
     schema = saved.read(run.folder, run.trusted).schema
-    by_row = {name: row.cells for name, row in history.memory.rows.items() if row.cells}
+    by_row = {name: row.cells for name, row in history.state.rows.items() if row.cells}
     if schema is None or len(by_row) < 2:
         return
     cells = pd.DataFrame.from_dict(by_row, orient="index").fillna("")
@@ -181,3 +183,17 @@ def _measurements(history: History, goal: str | None) -> Iterator[Section]:
         whole(axes)
         axes.legend(fontsize="small")
     yield Section("Measurements", figure)
+
+
+def _steps(history: History) -> Section:
+    """Return a table of all steps of the campaign, except undone ones."""
+    rows = []
+    for number, step in enumerate(history.state.steps, 1):
+        names = []
+        for name, values in step["rows"].items():
+            changes = (values or {}).items() if step["kind"] in ("measure", "withdraw") else ()
+            results = {t: ["failed" if v is None else _text(v) for v in change["values"]] for t, change in changes}
+            told = [f"{t} {', '.join(results[t]) or 'none'}, from {change['from']}" for t, change in changes]
+            names.append(f"{short(name)} ({'; '.join(told)})" if told else short(name))
+        rows.append([str(number), step["time"][:16].replace("T", " "), step["kind"], ", ".join(names)])
+    return Section("Steps", header=["batch", "time (UTC)", "step", "rows"], rows=rows, fold=True)

@@ -121,8 +121,8 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     candidates = np.zeros((1, len(x)), bool)
     candidates[0, [*labelled, *rows.pending, *rows.pool]] = True
     cost = None
-    if rows.costs is not None:  # costs of copies and of removed rows do not matter
-        cost = np.nan_to_num(np.append(rows.costs, np.ones(len(x) - len(rows.costs))), nan=1.0)
+    if rows.costs is not None:  # costs of copies do not matter
+        cost = np.append(rows.costs, np.ones(len(x) - len(rows.costs)))
     learner = ActiveLearner(
         posterior(f"partial-{likelihood}") if partly else plain, x, [rule], allowed=candidates, cost=cost,
         seed=settings.seed, samples=settings.samples, standardise="pool", device=device,

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,17 +11,15 @@ import pandas as pd
 
 from explore.campaign import Campaign, Row, folder_of, short
 from explore.campaign.answers import PREFIX
-from explore.campaign.cells import canonical, has_all, same
-from explore.campaign.sheet import measurements
 from explore.cli import display, tables
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
-from explore.cli.suggest.table import Table, labels
-from explore.core.errors import InputError, listed, shown
+from explore.cli.suggest.table import Table
+from explore.core import files
+from explore.core.errors import InputError
 from explore.data.reading import Cells
 from explore.runs.record import plain
 
-ID = f"{PREFIX}id"
 KINDS = (".csv", ".xlsx")
 MEASURES = {
     "gain": "best score", "width": "mean width of the intervals", "labels": "rows measured or pending",
@@ -28,42 +27,27 @@ MEASURES = {
 }  # fmt: skip
 
 
-def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
-    """Raise InputError if a new next.csv would lose rows, cells or measurements. `before` has the previous targets."""
-    file = labels(path, table, settings, optional=True)
-    if file is None:
-        return
-    targets = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in file.columns]
-    lines = {name: i for i, name in enumerate(campaign.ids)}
-    names = [_identify(text, campaign) for text in file.columns.get(ID, [""] * len(file.lines))]
-    rows = [campaign.memory.find(name) or Row(name) for name in names]
-    places = [f"{file.unit} {line}" for line in file.lines]
-    values = measurements(file, targets, table.roles)
-    if lost := [p for p, row, new in zip(places, rows, values, strict=True) if new and not has_all(row.logged, new)]:
-        advice = f"Record them with --labels {path}, or choose another --out."
-        raise InputError(f"{path} has unrecorded measurements ({listed(lost, 5)}) that would be overwritten. {advice}")
-    if strange := [place for place, name in zip(places, names, strict=True) if not name]:
-        problem = f"rows ({listed(strange, 5)}) that are not in {table.path} and would be overwritten"
-        raise InputError(f"{path} has {problem}. Choose another --out.")
-
-    def is_added(text: str, row: Row, column: str) -> bool:
-        """Return whether the user added the cell: the table has no value here, and no earlier table had this value."""
-        if row.id not in lines or not (cell := canonical(text)) or same(cell, row.former.get(column, "")):
-            return False
-        return column not in table.cells.columns or not canonical(table.cells.columns[column][lines[row.id]])
-
-    columns = [name for name in file.columns if name not in targets and not name.startswith(PREFIX)]
-    if added := [n for n in columns if any(is_added(c, r, n) for c, r in zip(file.columns[n], rows, strict=True))]:
-        problem = f"values of {listed(map(shown, added))} that are not in {table.path} and would be overwritten"
-        raise InputError(f"{path} has {problem}. Copy them into {table.path}, or choose another --out.")
+def check(path: Path, folder: Path, labels: Path | None = None, dry: bool = False) -> list[str]:
+    """Raise InputError (if `dry`, return a note) if a file would be overwritten that was neither written nor read."""
+    if not path.exists() or _kept(path, folder).exists() or (labels and path.samefile(labels)):
+        return []
+    problem = f"{path} was edited, or belongs to another table, and would be overwritten"
+    if dry:
+        return [f"Without --dry-run or --status, this command would fail: {problem}."]
+    raise InputError(f"{problem}. Read it with --labels {path}, delete it, or choose another --out.")
 
 
-def _identify(text: str, campaign: Campaign) -> str:
-    """Return the id of the row that `text` names, also if a spreadsheet changed 007 to 7; "" for an unknown row."""
-    if row := campaign.memory.find(text):
-        return row.id
-    every = (*campaign.ids, *campaign.memory.rows)
-    return text if text in campaign.ids else next((name for name in every if canonical(name) == canonical(text)), "")
+def keep(path: Path, folder: Path) -> None:
+    """Copy a file that was read, or is about to be written, into the campaign's folder."""
+    copy = _kept(path, folder)
+    copy.parent.mkdir(exist_ok=True)
+    with files.replacing(copy) as draft:
+        shutil.copyfile(path, draft)
+
+
+def _kept(path: Path, folder: Path) -> Path:
+    """Return the path of the copy of a file with this content."""
+    return folder / "sheets" / f"{path.stem[:99]}-{files.digest(path)[:16]}{path.suffix}"
 
 
 def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> list[str]:
@@ -73,20 +57,19 @@ def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> l
     decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
 
     def cell(row: Row, name: str) -> str:
-        """Return a target's measurement, or another column's cell (for a removed row, the last cell in the log)."""
-        if name in table.roles.targets:
-            value = row.mean.get(name) or ""
-            return value if isinstance(value, str) else repr(value).replace(".", decimal)
-        if row.id in lines:
+        """Return a target's measurement, or the cell of another column."""
+        if name not in table.roles.targets:
             return table.written.columns[name][lines[row.id]]
-        return row.id if name == table.roles.id_column else row.cells.get(name, "")
+        value = row.mean.get(name) or ""
+        return value if isinstance(value, str) else repr(value).replace(".", decimal)
 
     columns = {name: [cell(row, name) for row in pending] for name in table.written.columns}
     predicted = dict.fromkeys(name for row in pending for name in row.suggestion if name not in ("score", "reason"))
     names = list({"id": None, "rank": None} | predicted | {"score": None, "reason": None})
     added = pd.DataFrame([{"id": row.id} | row.suggestion for row in pending], columns=names, dtype=object)
     added = added.map(lambda value: float(f"{value:.6g}") if isinstance(value, float) else value)
-    return tables.write(path, Cells(path, columns, (), decimal), added.infer_objects().add_prefix(PREFIX))
+    cells, more = Cells(path, columns, (), decimal), added.infer_objects().add_prefix(PREFIX)
+    return tables.write(path, cells, more, keep=lambda draft: keep(draft, folder_of(table.path)))
 
 
 class Outcome(NamedTuple):
@@ -166,7 +149,7 @@ def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
         "stopped": chosen.stopped or None if chosen else None,
         "measured": len(campaign.measured),
         "pool": len(campaign.pool),
-        "partly": [row.id for row in campaign.partly if not row.failed],
+        "partly": [row.id for row in campaign.partly if row not in campaign.failed],
         "failed": [row.id for row in campaign.failed],
         "skipped": [row.id for row in campaign.skipped],
         "notes": outcome.notes,

@@ -1,7 +1,7 @@
-"""The `explore suggest` command: reads the table, logs measurements, chooses and logs rows, and writes next.csv.
+"""The `explore suggest` command: reads the table, keeps what it says, chooses rows, and writes next.csv.
 
-Measurements are logged before they are used, and suggestions before they are shown. A command that is interrupted at
-any point can therefore be repeated: it writes the same rows again, which are still pending.
+The campaign is saved before measurements are used, and again before suggestions are shown. A command that is
+interrupted at any point can therefore be repeated: it writes the same rows again, which are still pending.
 """
 
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
+from explore.campaign.answers import ID
 from explore.cli import display, start, tables
 from explore.cli.suggest import choice, report, settings, table
 from explore.cli.suggest.choice import Choice
@@ -17,7 +18,6 @@ from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
 from explore.core import files
 from explore.core.errors import InputError, counted
-from explore.data.reading import Cells
 from explore.learning import saved, trust
 from explore.runs.recorded import CONFIG as FORMAT, read, written
 
@@ -47,49 +47,38 @@ def run(options: Mapping[str, Any]) -> None:
     content = table.read(path, now, old.learnt if old else None)
     if old is None:
         now = settings.resolve(options, rows=content.measured)
-    tables.check(out, path, "suggest", report.ID, report.KINDS)
+    tables.check(out, path, "suggest", ID, report.KINDS)
     state = State(now, len(content.cells.lines), content.learnt)
-    changes, before = (_changes(old, state), old.settings.target) if old else ([], ())
+    changes = _changes(old, state) if old else []
     file = options["labels"] and Path(options["labels"])
     labels = table.labels(file, content, now, optional=out.exists() and file.samefile(out)) if file else None
     operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]
-    if operates:  # rehearse first: an operation that fails must not be partly logged
-        with Campaign(beside, dry=True) as rehearsal:
-            _tell(rehearsal, content, labels, options)
-            _check(out, content, rehearsal, now, before, dry)
-            _operate(rehearsal, options)
     with Campaign(beside, dry=dry) as campaign:
         if _read(beside, trusted) != old:
             raise InputError(f"Another process changed {beside} while this one was running. Run the command again.")
-        _tell(campaign, content, labels, options)
-        notes, count = [*content.notes, *changes, *campaign.notes], len(campaign.notes)
-        report.note(notes, options)  # print them now: measurements are logged, even if a check below fails
-        doubts = _check(out, content, campaign, now, before, dry)
-        report.note(doubts, options)
+        if options["undo"]:
+            campaign.undo()
+        campaign.read(content.cells, content.roles, labels)
+        for kind in ("retract", "release", "skip"):
+            if options[kind]:
+                campaign.operate(kind, None if kind == "release" and "all" in options[kind] else options[kind])
+        notes = [*content.notes, *changes, *campaign.notes, *report.check(out, beside, file, dry)]
         if not dry:
+            if file and file.exists():
+                report.keep(file, beside)
+            campaign.save()
             _write(beside, state, old)
-        _operate(campaign, options)
+        report.note(notes, options)
         chosen = None if operates else _suggest(content, campaign, now, device, options)
         written = []
         if not dry:
             if chosen and chosen.model:
                 saved.write(beside, chosen.model.saved)
-            report.check_told(out, content, campaign, now, before)  # again: cells may have been filled in during a fit
+            report.check(out, beside)  # again: cells may have been filled in during a fit
             written = report.write(out, content, campaign, now)
-        more = [*campaign.notes[count:], *(chosen.notes if chosen else []), *written]
+        more = [*(chosen.notes if chosen else []), *written]
         report.note(more, options)
-        report.say(report.Outcome(content, campaign, chosen, now, out, [*notes, *doubts, *more]), options)
-
-
-def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
-    """Raise InputError if cells that the user filled in would be overwritten; with `dry`, return a note instead."""
-    try:
-        report.check_told(out, content, campaign, now, before)
-    except InputError as error:
-        if not dry:
-            raise
-        return [f"Without --dry-run or --status, this command would fail: {str(error).rstrip('.')}."]
-    return []
+        report.say(report.Outcome(content, campaign, chosen, now, out, [*notes, *more]), options)
 
 
 def _changes(old: State, now: State) -> list[str]:
@@ -97,24 +86,8 @@ def _changes(old: State, now: State) -> list[str]:
     return [*settings.changes(old.settings, now.settings), *rows]
 
 
-def _tell(campaign: Campaign, content: Table, labels: Cells | None, options: Mapping[str, Any]) -> None:
-    """Undo the last batch if requested, then read the table and the labels into the campaign."""
-    if options["undo"]:
-        campaign.undo()
-    campaign.read(content.cells, content.roles, labels)
-
-
-def _operate(campaign: Campaign, options: Mapping[str, Any]) -> None:
-    if options["retract"]:
-        campaign.retract(options["retract"])
-    if options["release"]:
-        campaign.release(None if "all" in options["release"] else options["release"])
-    if options["skip"]:
-        campaign.skip(options["skip"])
-
-
 def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, options: Mapping[str, Any]) -> Choice:
-    """Choose rows and log the choice. If there are fewer rows than --batch, the notes say why."""
+    """Choose rows and save the choice. If there are fewer rows than --batch, the notes say why."""
     rows = table.rows(content, campaign)
     waiting = [] if campaign.answered else campaign.pending
     k = min(now.batch - len(waiting), len(campaign.pool))
@@ -133,6 +106,7 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, opt
     with display.progress(options["quiet"] or options["as_json"], "epochs") as update:
         chosen = choice.choose(content, rows, now, k, device, lambda d, t: update(completed=d, total=t))
     campaign.suggest(chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
+    campaign.save()
     return chosen._replace(notes=[*notes, *chosen.notes])
 
 

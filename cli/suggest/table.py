@@ -12,10 +12,10 @@ from explore import campaign, data
 from explore.campaign.answers import PREFIX
 from explore.campaign.cells import folded
 from explore.cli.suggest.settings import Settings
-from explore.core.errors import InputError, counted, listed, shown
+from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
-from explore.data.columns import LeftOut, Matrix, Quantity
+from explore.data.columns import LeftOut, Quantity
 from explore.data.reading import Cells, NoRows
 from explore.data.recognition import infer
 from explore.data.table import check_kept, roles
@@ -167,58 +167,30 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
 
 @dataclass(frozen=True)
 class Rows:
-    """The table's N rows as model inputs, then G measured or pending rows that are no longer in the table."""
+    """The table's N rows as model inputs."""
 
-    x: np.ndarray  # float64 [N + G, D]
+    x: np.ndarray  # float64 [N, D]
     measured: list[int]  # rows with a measurement
     values: list[list[float | str]]  # measurements of these rows, by target; NaN: not measured
     pending: list[int]
     taken: list[int]  # all (fully) measured, failed or pending rows
     pool: list[int]
-    costs: np.ndarray | None  # [N + G], NaN: unknown
+    costs: np.ndarray | None  # [N]
     spent: dict[str, float]  # "budget": cost of taken rows; "labels": count of measured and pending rows
     notes: tuple[str, ...]
 
 
 def rows(table: Table, state: campaign.Campaign) -> Rows:
     """Return the rows as model inputs. The campaign must have read the table."""
-    matrix = table.schema.apply(table.written)
+    matrix, costs = table.schema.apply(table.written), table.costs
     check_units(matrix.features, matrix.x)
-    gone, x, notes = _gone(table, [r for r in state.memory.rows.values() if r.gone and (r.values or r.pending)])
-    at = {name: i for i, name in enumerate([*state.ids, *(row.id for row in gone)])}
+    at = {name: i for i, name in enumerate(state.ids)}
     groups = state.measured, state.failed, state.pending
-    complete, failed, pending = ([at[row.id] for row in some if row.id in at] for some in groups)
-    measured = [row for row in (*state.measured, *state.partly) if row.id in at]
-    costs, taken = table.costs, [*complete, *failed, *pending]
-    if costs is not None:
-        costs = np.concatenate([costs, [float(row.suggestion.get("cost", "nan")) for row in gone]])
-        if unknown := int(np.isnan(costs[taken]).sum()):
-            notes.append(f"The total cost omits {counted(unknown, 'removed row')} of unknown cost.")
-    budget = float(len(taken) if costs is None else np.nansum(costs[taken]))
+    complete, failed, pending = ([at[row.id] for row in some] for some in groups)
+    measured, taken = [*state.measured, *state.partly], [*complete, *failed, *pending]
+    budget = float(len(taken) if costs is None else costs[taken].sum())
     spent = {"labels": float(len(complete) + len(pending)), "budget": budget}
     values = [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured]
     return Rows(
-        np.concatenate([matrix.x, x]), [at[row.id] for row in measured], values, pending, taken, list(state.pool),
-        costs, spent, (*matrix.notes, *notes),
-    )  # fmt: skip
-
-
-def _gone(table: Table, rows: Sequence[campaign.Row]) -> tuple[list[campaign.Row], np.ndarray, list[str]]:
-    """Return the removed rows that still fit the columns, the inputs of these rows, and notes, e.g. on ignored rows."""
-    usable, notes = [], []
-    for row in rows:
-        try:
-            _features(table, [row])
-            usable.append(row)
-        except InputError as error:
-            reason = str(error).rstrip(".")
-            notes.append(f"Ignored row {campaign.short(row.id)}, which is no longer in the table: {reason}.")
-    if not usable:
-        return usable, np.empty((0, len(table.schema.features))), notes
-    matrix = _features(table, usable)
-    return usable, matrix.x, [*notes, *(f"Rows no longer in the table: {note}" for note in matrix.notes)]
-
-
-def _features(table: Table, rows: Sequence[campaign.Row]) -> Matrix:
-    columns = {name: [row.cells.get(name, "") for row in rows] for name in table.roles.features}
-    return table.schema.apply(Cells(table.path, columns, tuple(range(1, len(rows) + 1)), unit="number"))
+        matrix.x, [at[row.id] for row in measured], values, pending, taken, list(state.pool), costs, spent, matrix.notes
+    )

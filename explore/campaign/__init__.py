@@ -1,6 +1,6 @@
 """Long-running campaigns on a table: the identity, measurements and pending suggestion of each row."""
 
 from explore.campaign.campaign import Campaign, folder_of
-from explore.campaign.memory import Memory, Row, Schema, short
+from explore.campaign.state import Row, Schema, State, short
 
-__all__ = ["Campaign", "Memory", "Row", "Schema", "folder_of", "short"]
+__all__ = ["Campaign", "Row", "Schema", "State", "folder_of", "short"]

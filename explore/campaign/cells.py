@@ -9,9 +9,8 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, time
-from decimal import Decimal
 from functools import cache
 
 from explore.data import texts
@@ -19,8 +18,7 @@ from explore.data.texts import number
 
 Value = float | str | None  # a measurement: a number, or the name of a class; None: the experiment failed
 DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
-DIGITS = 6  # fewest significant digits of a number that a spreadsheet saves as displayed, perhaps rounded
-WHOLE = 11  # digits of the longest whole numbers that a spreadsheet displays in full
+ROUNDING = 5e-6  # relative: a spreadsheet may save a number as displayed, with at least six significant digits
 
 
 def canonical(cell: object) -> str:
@@ -69,28 +67,13 @@ def fingerprint(cells: Mapping[str, str]) -> str:
 
 def same(a: str, b: str) -> bool:
     """Return whether two canonical cells are equal, except for digits that a spreadsheet may have rounded away."""
-    if a == b:
-        return True
-    short, long = sorted((a, b), key=digits)
-    x, y = number(short), number(long)
-    if not x or not y or not (math.isfinite(x) and math.isfinite(y)) or (y.is_integer() and abs(y) < 10**WHOLE):
-        return False
-    rounded_place = math.floor(math.log10(abs(y))) + 1 - max(DIGITS, digits(short))
-    return abs(x - y) <= 0.5001 * 10.0**rounded_place
+    x, y = number(a), number(b)
+    return a == b or (x is not None and y is not None and close(x, y))
 
 
-def same_value(a: Value, b: Value) -> bool:
+def close(a: Value, b: Value) -> bool:
     """Return whether two measurements are equal, except for digits that a spreadsheet may have rounded away."""
-    return a == b or (isinstance(a, int | float) and isinstance(b, int | float) and same(canonical(a), canonical(b)))
-
-
-def has_all(old: Mapping[str, Sequence[Value]], cells: Mapping[str, Value]) -> bool:
-    """Return whether the value of each target in `cells` is among the values of that target in `old`."""
-    return all(any(same_value(value, other) for other in old.get(t, ())) for t, value in cells.items())
-
-
-def digits(text: str) -> int:
-    """Count the significant digits of a number; return 0 for other strings."""
-    value = number(text)
-    is_finite = value is not None and math.isfinite(value)
-    return len(Decimal(text).normalize().as_tuple().digits) if is_finite else 0
+    if not (isinstance(a, int | float) and isinstance(b, int | float)):
+        return a == b
+    are_whole = float(a).is_integer() and float(b).is_integer()
+    return a == b or (not are_whole and math.isclose(a, b, rel_tol=ROUNDING))

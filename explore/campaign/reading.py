@@ -1,241 +1,163 @@
-"""Comparison of a table with a campaign's memory: events that update the memory, and notes for the user.
+"""One reading of a table, and perhaps of a labels file: the updated state, and notes for the user.
 
-A new value in an empty target cell is a label. A value that differs from the last reading is a correction. Unchanged
-cells are ignored. Therefore, a label that was withdrawn, or corrected by a labels file, is not restored by the old
-value in the table; a note reports the old value at every reading. An emptied cell changes nothing.
+The table says what is measured. A labels file, `retract` and `undo` may say something else; that counts until the
+table's cell changes. An emptied cell withdraws a measurement. Rows that leave the table are unused until they return.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from explore.campaign.cells import Value, folded, same, same_value
-from explore.campaign.log import Event
-from explore.campaign.matching import match_identical, match_moved
-from explore.campaign.memory import FORMAT, Memory, Row, short
-from explore.campaign.sheet import Table, key
-from explore.core.errors import InputError, listed, shown
+from explore.campaign.answers import Answers
+from explore.campaign.cells import Value, folded, same
+from explore.campaign.matching import identify
+from explore.campaign.sheet import Table
+from explore.campaign.state import Row, Schema, State, short
+from explore.core.errors import listed, shown
+from explore.data.reading import Cells
 from explore.data.texts import FAILED
 
 SHOWN = 8  # most rows to name in a sentence
-EMPTIED = "Ignored emptied cells of "  # start of a sentence
 
 
 class Reading:
-    """The result of reading a table: the updated memory, and the new events for the log."""
+    """A table that was read into a state, with the ids of its rows."""
 
-    def __init__(self, events: Sequence[Event], table: Table):
-        """Compare the table with the memory replayed from the events of a log."""
-        self.memory, self.table, self.before = Memory(events), table, Memory(events)  # after and before the new events
-        self.events: list[Event] = []  # the new ones
-        self.notes = list(table.notes)  # on single rows and columns; `sentences` returns all notes
-        self.lines: dict[str, list[str]] = defaultdict(list)  # rows to list in a sentence, by the start of the sentence
-        self.ids: list[str] = []  # of every row of the table
-        self.at: dict[str, int] = {}  # the lines of the table, by id
-        self.outside: dict[str, str] = {}  # the places of rows that only a labels file has
-        groups: dict[str, list[int]] = defaultdict(list)  # lines of the table by key
-        for line, k in enumerate(table.keys):
-            groups[k].append(line)
-        has_other_ids = self._read_columns()
-        self._move_rows(groups, has_other_ids)
-        self._identify_rows(groups)
-        for line in (line for members in groups.values() for line in members):
-            if table.measurements[line] or self.ids[line] in self.memory.rows:
-                self._read_row(self.ids[line], line)
-        self._note_identical(groups)
-        self._retire_rows()
-        self._declare_failures()
+    def __init__(self, state: State, table: Table, labels: Cells | None = None):
+        """Update the state as one step. Raise InputError if the table or the labels file cannot be used."""
+        self.table, self._state, self._notes = table, state, list(table.notes)
+        self._lines: dict[str, list[str]] = defaultdict(list)  # the rows in a note, by the note with {} in their place
+        old, state.schema = state.schema, Schema(*table.schema[:3])
+        if old is not None:
+            self._compare_columns(old, table.schema)
+        self.ids, names = identify(table, list(state.rows.values()), old or table.schema)
+        state.rename(names)
+        self.at = {name: line for line, name in enumerate(self.ids)}  # the lines of the table, by id
+        answers = Answers(labels, table, self.ids, state) if labels else None
+        before = {name: replace(row) for name, row in state.rows.items()}
+        self._read_rows()
+        if answers:
+            self._notes += answers.notes
+            for name, values in answers.by_row().items():
+                self._tell(self.row(name), before.get(name), values)
+        self._compare(before, answers.file.path.name if answers else "table")
+        self._add_lasting_notes()
 
-    def tell(self, event: str, name: str, **more: Any) -> None:
-        """Add an event on row `name`, with the further fields `more`, and apply the event to the memory."""
-        if name not in self.memory.rows and "cells" not in more:
-            more = {"cells": self.cells(name), **more}
-        self.events.append({"event": event, "id": name, **more})
-        self.memory.apply(self.events[-1])
+    @property
+    def notes(self) -> list[str]:
+        """All notes, in order."""
+        return [*self._notes, *(note.format(listed(dict.fromkeys(v), SHOWN)) for note, v in self._lines.items())]
 
-    def cells(self, name: str) -> dict[str, str] | None:
-        """Return the features of a row; None if the row is neither known nor in the table."""
-        if name in self.memory.rows:
-            return self.memory.rows[name].cells
-        return self.table.cells(self.at[name]) if name in self.at else None
+    @property
+    def _rows(self) -> list[Row]:
+        """The known rows of the table, in its order."""
+        return [self._state.rows[name] for name in self.ids if name in self._state.rows]
 
     def name(self, name: str) -> str:
         """Describe the row with the id `name`, for messages."""
-        if name in self.at:
-            return self.table.name(self.at[name])
-        return self.outside.get(name) or short(name)
+        return self.table.name(self.at[name]) if name in self.at else short(name)
 
-    def tell_measurements(
-        self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]
-    ) -> None:
-        """Add events on a row: a label for targets whose `values` extend known measurements, a correction for others.
+    def row(self, name: str) -> Row:
+        """Return the row with this id; if it is not known yet, add it with the features in the table."""
+        return self._state.rows.get(name) or self._state.rows.setdefault(
+            name, Row(name, self.table.cells(self.at[name]))
+        )
 
-        `values` has all measurements by target. `source` is the name of a labels file, "table" (then the keyword
-        `table` has the row's target cells), or "failed" for classes that are now declared as failures.
-        """
-        row = self.memory.rows.get(name) or Row(name)
-        pending, was = row.pending, {t: list(row.values.get(t, [])) for t in values}
-        labels = {t: new for t, new in values.items() if new[: len(was[t])] == was[t]}
-        corrected = {t: new for t, new in values.items() if t not in labels}
-        for t, new in corrected.items():
-            still = f"; the table still has {_values([row.table[t]])}" if t in row.table else ""
-            reason = "" if source in ("table", "failed") else f" (from {source}{still})"
-            self.notes.append(f"{self.name(name)}: corrected {t} from {_values(was[t])} to {_values(new)}{reason}.")
-        if labels:
-            self.tell("label", name, values=labels, **{"from": source}, **table)
-            if failed := [target for target, new in labels.items() if new == [None]]:
-                targets = "" if len(self.table.schema.targets) == 1 else f" ({listed(failed)})"
-                self.lines["Failed, will not be suggested again: "].append(self.name(name) + targets)
-            if len(failed) < len(labels):
-                start = "New measurements: " if pending is None else f"New measurements from batch {pending}: "
-                self.lines[start].append(self.name(name))
-        if corrected:
-            was = {t: was[t] for t in corrected}
-            self.tell("correct", name, values=corrected, was=was, **{"from": source}, **table)
-
-    def _read_columns(self) -> bool:
-        """Add a schema event if columns changed; return whether the identifier column changed."""
-        old, new = self.memory.schema, self.table.schema
-        if old is not None and old.classes != new.classes:
-            has, needs = ("numbers", "classes") if new.classes else ("classes", "numbers")
-            asked = f"--task {'classification' if new.classes else 'regression'} needs {needs}"
-            advice = "Copy the table and start a new campaign."
-            raise InputError(f"This campaign has {has} as measurements; {asked}. {advice}")
-        if old and (old.targets, {*old.features}, old.id_column) == (new.targets, {*new.features}, new.id_column):
-            return False
-        values = {"targets": list(new.targets), "features": list(new.features), "id": new.id_column, "format": FORMAT}
-        self.events.append({"event": "schema", "values": values | ({"classes": True} if new.classes else {})})
-        self.memory.apply(self.events[-1])
-        if old is None:
-            return False
+    def _compare_columns(self, old: Schema, new: Schema) -> None:
+        """Add notes on changed columns."""
         for role, was, now in (("feature", old.features, new.features), ("target", old.targets, new.targets)):
             for start, names in (("New", set(now) - set(was)), ("No longer", set(was) - set(now))):
                 if names:
-                    self.notes.append(f"{start} {role} columns: {listed(sorted(names))}.")
+                    self._notes.append(f"{start} {role} columns: {listed(sorted(names))}.")
         if old.id_column != new.id_column:
-            kinds = [shown(c) if c else "their features" for c in (old.id_column, new.id_column)]
-            self.notes.append(f"Rows were identified by {kinds[0]}, now by {kinds[1]}.")
-        return old.id_column != new.id_column
+            kinds = [shown(column) if column else "their features" for column in (old.id_column, new.id_column)]
+            self._notes.append(f"Rows were identified by {kinds[0]}, now by {kinds[1]}.")
 
-    def _move_rows(self, groups: Mapping[str, list[int]], has_other_ids: bool) -> None:
-        """Match known rows that left the table to new lines, and update these rows' ids. `groups` has lines by key."""
-        has_other_columns = any(event["event"] == "schema" for event in self.events)
-        schema, rows = self.table.schema, self.memory.rows
-        old_keys = {key(name, schema) for name in rows}
-        lost = [r for r in rows.values() if key(r.id, schema) not in groups and (has_other_columns or not r.gone)]
-        fresh = {k: members[0] for k, members in groups.items() if k not in old_keys} if lost else {}
-        keys, unclear = match_moved(lost, self.table, fresh, bool(schema.id_column) and not has_other_ids)
-        for row in (row for row in lost if row.id in keys):
-            name, old = row.id, dict(row.cells)
-            to = next(_free_ids(keys[name], rows))
-            self.tell("change", name, to=to, cells=self.table.cells(fresh[keys[name]]))
-            if not has_other_columns:
-                change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
-                self.lines["Matched to known rows although they changed: "].append(change)
-        if names := [short(row.id) for row in unclear if row.is_known]:
-            moved = f"{'row' if len(names) == 1 else 'rows'} {listed(names, SHOWN)} to the changed table"
-            advice = "stay under the old ids. Enter any measurements in the correct rows of the table."
-            self.notes.append(f"Cannot match {moved}: several rows fit. Data recorded so far {advice}")
-
-    def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
-        """Set the id of every line of the table; `groups` has the lines by key."""
-        old = defaultdict(list)
-        for row in self.memory.rows.values():
-            old[key(row.id, self.table.schema)].append(row)
-        self.ids = list(self.table.keys)
-        for k, members in groups.items():
-            if (rows := old.get(k, [])) or len(members) > 1:
-                names = _free_ids(k, {row.id for row in rows})
-                matched = match_identical(rows, [self.table.measurements[line] for line in members])
-                for line, match in zip(members, matched, strict=True):
-                    self.ids[line] = match.id if match else next(names)
-        self.at = {name: line for line, name in enumerate(self.ids)}
-
-    def _read_row(self, name: str, line: int) -> None:
-        """Compare one known or measured row of the table with the memory, and add events for the differences."""
-        is_new, row = name not in self.memory.rows, self.memory.rows.get(name) or Row(name)
-        cells, now = self.table.cells(line), self.table.measurements[line]
-        if row.gone:
-            self.tell("return", name)
-            self.lines["Back in the table: "].append(self.name(name))
-        if not is_new and row.cells != cells:
-            common = {c: row.cells[c] for c in row.cells if c in cells}
-            if any(not same(cell, cells[c]) for c, cell in common.items()):
+    def _read_rows(self) -> None:
+        """Update all known and measured rows from the table."""
+        schema, failed = self.table.schema, set(map(folded, self.table.schema.failed))
+        for name, measured in zip(self.ids, self.table.measurements, strict=True):
+            if not measured and name not in self._state.rows:
+                continue
+            row, cells = self.row(name), self.table.cells(self.at[name])
+            if row.gone:
+                self._lines["Back in the table: {}."].append(self.name(name))
+            if changed := [c for c in cells if not same(row.cells.get(c, cells[c]), cells[c])]:
+                changes = [f"{c} was {row.cells[c] or 'empty'} and is {cells[c] or 'empty'}" for c in changed]
                 label = "; keeps its measurement" if row.values else ""
-                self.notes.append(f"{self.name(name)}: {_changes(common, cells)}{label}.")
-            self.tell("change", name, to=name, cells=cells)
-        new = {t: v for t, v in now.items() if t not in row.table or not same_value(v, row.table[t])}
-        values = {t: [v] for t, v in new.items() if not row.agrees({t: v})}
-        emptied = [t for t in row.table if t not in now]
-        if withdrawn := [self.name(name) for t in emptied if t in row.values]:
-            self.lines[EMPTIED] += withdrawn
-        if values:
-            self.tell_measurements(name, values, "table", table=dict(now))
-        elif new or emptied:
-            self.tell("seen", name, table=dict(now))
+                self._notes.append(f"{self.name(name)}: {listed(changes, 4)}{label}.")
+            row.gone, row.cells = False, cells
+            row.read(measured, schema.targets)
+            if schema.classes and failed:  # a class may be declared as a failure now
+                row.told = {t: [None if folded(str(v)) in failed else v for v in vs] for t, vs in row.told.items()}
+        for row in (row for row in self._state.in_table if row.id not in self.at):
+            row.gone = True
+            if row.values or row.pending is not None or row.skipped:
+                self._lines["No longer in the table, and unused until they return: {}."].append(short(row.id))
 
-    def _note_identical(self, groups: Mapping[str, list[int]]) -> None:
-        if identical := [members for members in groups.values() if len(members) > 1]:
-            lines = [listed([self.table.name(line) for line in members], 4) for members in identical[:3]]
-            examples = f"{'; '.join(lines)}{', ...' if len(identical) > 3 else ''}"
+    def _tell(self, row: Row, before: Row | None, values: Mapping[str, list[Value]]) -> None:
+        """Use measurements from a labels file for a row, unless they repeat what is known."""
+        for target, new in values.items():
+            # A single value may be the mean, or what was known when next.csv was written.
+            rows = [row, *([before] if before and before.pending is not None else [])]
+            repeats = len(new) == 1 and any(known.agrees({target: new[0]}) for known in rows)
+            if not repeats and sorted(map(repr, new)) != sorted(map(repr, row.values.get(target, []))):
+                row.told = row.told | {target: new}
+
+    def _compare(self, before: Mapping[str, Row], labels: str) -> None:
+        """Add a step with the rows whose measurements differ from `before`, and notes on them."""
+        changes: dict[str, dict[str, Any]] = {}  # by row and target
+        for row in self._rows:
+            former = before.get(row.id) or Row(row.id)
+            old, new = former.values, row.values
+            for target in (t for t in {**old, **new} if old.get(t) != new.get(t)):
+                source = labels if row.told.get(target) not in (None, former.told.get(target)) else "table"
+                changes.setdefault(row.id, {})[target] = {"values": new.get(target, []), "from": source}
+                self._note(former, target, old.get(target, []), new.get(target, []), source)
+            row.skipped = row.skipped and not any(change["values"] for change in changes.get(row.id, {}).values())
+            row.pending = None if self._state.is_done(row) else row.pending
+        is_measured = any(change["values"] for targets in changes.values() for change in targets.values())
+        kind = "measure" if is_measured else "withdraw"
+        self._state.step(kind, changes, before)
+
+    def _note(self, row: Row, target: str, old: list[Value], new: list[Value], source: str) -> None:
+        """Add a note on a measurement that changed; `row` is the former one."""
+        name = self.name(row.id)
+        of = f" ({target})" if len(self.table.schema.targets) > 1 else ""
+        if old and new:
+            reason = "" if source == "table" else f" (from {source})"
+            self._notes.append(f"{name}: corrected {target} from {_values(old)} to {_values(new)}{reason}.")
+        elif old:
+            self._lines["Withdrawn, because their cells were emptied: {}."].append(name + of)
+        elif new == [None]:
+            self._lines["Failed, will not be suggested again: {}."].append(name + of)
+        else:
+            batch = "" if row.pending is None else f" from batch {row.pending}"
+            self._lines[f"New measurements{batch}: {{}}."].append(name)
+
+    def _add_lasting_notes(self) -> None:
+        """Add notes that are repeated at each reading: on identical rows, replicates, and cells that do not count."""
+        groups, used = defaultdict(list), "most frequent class" if self.table.schema.classes else "mean"
+        for line, key in enumerate(self.table.keys):
+            groups[key].append(self.table.name(line))
+        if identical := [names for names in groups.values() if len(names) > 1]:
+            examples = "; ".join(listed(names, 4) for names in identical[:3]) + (", ..." if len(identical) > 3 else "")
             rows = f"{sum(map(len, identical))} rows share their features with others"
-            self.notes.append(f"{rows} ({examples}). They are treated as replicates.")
-
-    def _retire_rows(self) -> None:
-        """Add events for known rows that left the table. Without identifiers, note new rows that may replace them."""
-        new = [e for e in self.events if e["event"] == "label" and "cells" in e]
-        for row in [r for r in self.memory.rows.values() if r.is_known and not r.gone and r.id not in self.at]:
-            self.tell("retire", row.id)
-            answer = "failed" if row.failed else "measured" if row.values else ""
-            state = answer or ("pending" if row.pending is not None else "skipped")
-            self.lines[f"No longer in the table, but kept as {state}: "].append(short(row.id))
-            alike = [e for e in new if row.table and e["table"] == row.table]
-            near = [e for e in alike if len({name for name, _ in row.cells.items() ^ e["cells"].items()}) == 1]
-            if len(near) == 1 and not self.table.schema.id_column:
-                old = f"{short(row.id)}, which is no longer in the table; {_changes(row.cells, near[0]['cells'])}"
-                advice = f"Both are used. If the new row replaces the old one, run with --retract {short(row.id)}."
-                self.notes.append(f"{self.name(near[0]['id'])} has the same measurement as {old}. {advice}")
-
-    def _declare_failures(self) -> None:
-        """Correct recorded classes to failures if `--failed` now declares these classes as failures."""
-        failed = set(map(folded, self.table.schema.failed))
-        for row in [row for row in self.memory.rows.values() if self.table.schema.classes and failed]:
-            declared = {v for vs in row.values.values() for v in vs if isinstance(v, str) and folded(v) in failed}
-            values = {t: [None if v in declared else v for v in vs] for t, vs in row.values.items()}
-            self.tell_measurements(row.id, {t: v for t, v in values.items() if v != row.values[t]}, "failed")
-
-    def sentences(self) -> list[str]:
-        """Return all notes, including notes on table cells that differ from the memory."""
-        used = "most frequent class" if self.table.schema.classes else "mean"
-        several = f"Measured more than once; the {used} is used: "
-        unlike = "The table still has the old values of corrected measurements: "
-        withdrawn = "The table still has withdrawn measurements: "
-        ends = {
-            EMPTIED: " Use --retract to withdraw a measurement.",
-            unlike: " The corrected values are used.",
-            withdrawn: " They are not used. Empty these cells, or pass them again with --labels.",
-        }
-        lines = defaultdict(list, self.lines)
-        for row in self.memory.rows.values():
+            self._notes.append(f"{rows} ({examples}). They are treated as replicates.")
+        unlike = "The table still has the old values of corrected measurements: {}. The corrected values are used."
+        advice = "They are not used. Empty these cells, or pass them again with --labels."
+        for row in self._rows:
+            name = self.name(row.id)
             for t, values in row.values.items():
                 if len(values) > 1:
-                    lines[several].append(f"{self.name(row.id)} ({t} {_values(values)}: {_values([row.mean[t]])})")
-        for row in (self.memory.rows[name] for name in self.ids if name in self.memory.rows):
-            for t, value in row.table.items():
-                cell = f"{self.name(row.id)} ({t} {_values([value])}"
-                if t not in row.values:
-                    lines[withdrawn].append(f"{cell})")
-                elif not row.agrees({t: value}):
-                    lines[unlike].append(f"{cell}, not {_values(row.values[t])})")
-        return [*self.notes, *(f"{start}{listed(lines[start], SHOWN)}.{ends.get(start, '')}" for start in lines)]
-
-
-def _free_ids(k: str, ids: Collection[str]) -> Iterator[str]:
-    """Yield new ids for rows with the key k: k, k-2, k-3, ..., skipping the ids in `ids`."""
-    for number in count(1):
-        if (name := k if number == 1 else f"{k}-{number}") not in ids:
-            yield name
+                    text = f"{name} ({t} {_values(values)}: {_values([row.mean[t]])})"
+                    self._lines[f"Measured more than once; the {used} is used: {{}}."].append(text)
+            for t, cell in ((t, f"{name} ({t} {_values([row.table[t]])}") for t in row.told if t in row.table):
+                if not row.told[t]:
+                    self._lines[f"The table still has withdrawn measurements: {{}}. {advice}"].append(f"{cell})")
+                elif not row.agrees({t: row.table[t]}):
+                    self._lines[unlike].append(f"{cell}, not {_values(row.told[t])})")
 
 
 def _values(values: Sequence[Value]) -> str:
@@ -246,8 +168,3 @@ def _value(value: Value) -> str:
     if isinstance(value, str):  # a class may be called "failed"
         return shown(value) if value.casefold() in FAILED else value
     return "failed" if value is None else f"{value:.12g}"
-
-
-def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    differ = [name for name in old if name in new and old[name] != new[name]]
-    return listed([f"{name} was {old[name] or 'empty'} and is {new[name] or 'empty'}" for name in differ], 4)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from explore.campaign.cells import Value, canonical, canonicals, fingerprint, folded, stripped
-from explore.campaign.memory import FINGERPRINT, Schema
+from explore.campaign.state import FINGERPRINT, Schema
 from explore.core.errors import InputError, shown
 from explore.data.reading import Cells
 from explore.data.targets import marks, no_numbers
@@ -18,7 +18,7 @@ class Sheet:
         """Parse the file's columns; raise InputError if cells of numeric targets are not numbers."""
         self.file, self.schema = file, schema
         self.features = {name: canonicals(file.columns[name]) for name in schema.features if name in file.columns}
-        self.measurements = measurements(file, schema.targets, schema)
+        self.measurements = measurements(file, schema)
         failed = set(map(folded, schema.failed))
         names = [name for name in schema.targets if schema.classes and name in file.columns]
         self.notes = [note for name in names if (note := marks(file, name, schema.keep_na, failed))]
@@ -61,7 +61,7 @@ def identifiers(column: Sequence[object]) -> list[str]:
     return [stripped(cell) if isinstance(cell, str) else canonical(cell) for cell in column]
 
 
-def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
+def measurements(file: Cells, schema: Schema) -> list[dict[str, Value]]:
     """Return each line's measured values, by target in the file; None is a failed experiment.
 
     Marks such as NA are classes only with `schema.keep_na`. Raise InputError for cells that are not finite numbers,
@@ -70,7 +70,7 @@ def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[di
     lines: list[dict[str, Value]] = [{} for _ in file.lines]
     wrong: dict[str, list[int]] = {}
     failed = {*map(folded, schema.failed), *(() if schema.classes else FAILED)}
-    for target in (target for target in targets if target in file.columns):
+    for target in (target for target in schema.targets if target in file.columns):
         for line, cell in enumerate(file.columns[target]):
             if not (text := stripped(cell)):  # most rows of a pool
                 continue

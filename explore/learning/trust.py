@@ -28,7 +28,7 @@ def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) 
     if content["command"] not in commands:
         allowed = " or ".join(commands)
         raise InputError(f"{folder} was written by explore {content['command']}. Use a run of explore {allowed}")
-    if content["command"] != "suggest":  # a campaign's log does not depend on its settings
+    if content["command"] != "suggest":  # a campaign has no sessions
         content = read_config(folder)["settings"]
     check(folder, content, trusted)
     return content

@@ -36,13 +36,12 @@ def rewritten(value, rng):
 
 def known(campaign):
     """What is known of every row, by id."""
-    return {
-        row.id: (row.values, row.pending, row.skipped, row.gone, row.table) for row in campaign.memory.rows.values()
-    }
+    return {row.id: (row.values, row.pending, row.skipped, row.gone, row.table) for row in campaign.state.rows.values()}
 
 
 def read(folder, *tables, schema=SCHEMA, dry=False):
-    """A campaign after one reading, closed."""
+    """A campaign after one reading, saved and closed."""
     with Campaign(folder, dry) as campaign:
         campaign.read(tables[0], schema, *tables[1:])
+        campaign.save()
     return campaign

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from explore.campaign.cells import canonical, canonicals, fingerprint, same
-from explore.campaign.memory import Schema
+from explore.campaign import Schema
+from explore.campaign.cells import canonical, canonicals, close, fingerprint, same
 from explore.campaign.sheet import measurements
 from explore.core.errors import InputError
 from explore.data.reading import Cells
@@ -86,7 +86,6 @@ def test_a_fingerprint_is_of_names_and_cells_in_any_order():
         ("0.123456789012345", "0.123456789"),
         ("1234.567890123", "1234.56789"),
         ("0.0000123456789", "1.23457e-05"),
-        ("123456789012", "123457000000"),
         ("2.500000000001", "2.5"),
         ("-0.123456789012345", "-0.123456789"),
         ("water", "water"),
@@ -99,19 +98,23 @@ def test_rounded_by_a_spreadsheet(a, b):
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        ("0.1234", "0.1235"), ("1", "2"), ("1700000001", "1700000000"), ("0.123456789", "0.123456788"), ("1", "-1"),
-        ("0", "1e-9"), ("", "0"), ("water", ""), ("inf", "1"), ("12345678", "12345600"), ("5", "5.00001"),
-        ("0.123456789012", "0.12345"),
+        ("0.1234", "0.1235"), ("1", "2"), ("1700000001", "1700000000"), ("1", "-1"), ("0", "1e-9"), ("", "0"),
+        ("water", ""), ("inf", "1"), ("12345678", "12345679"), ("1.00001", "1"),
     ],
 )  # fmt: skip
 def test_other_numbers(a, b):
     assert not same(a, b) and not same(b, a)
 
 
+def test_a_failure_is_no_number():
+    assert close(None, None) and close("low", "low") and close(2, 2.0)
+    assert not close(None, 0.0) and not close("2", 2.0) and not close("low", "high")
+
+
 def measured(cell, classes=False, keep_na=False, failed=()):
     """() if the target's cell is not measured, (None,) if the experiment failed, else (value,)."""
     schema = Schema(("y",), (), None, classes, keep_na, failed)
-    (line,) = measurements(Cells(Path("table.csv"), {"y": [cell]}, (2,)), ["y"], schema)
+    (line,) = measurements(Cells(Path("table.csv"), {"y": [cell]}, (2,)), schema)
     return tuple(line.values())
 
 

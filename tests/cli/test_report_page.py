@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from explore.campaign.log import Log
+from explore.campaign import Campaign, Row, Schema
 from explore.cli.classify import report as classify
 from explore.cli.estimate import Estimate, decimals
 from explore.cli.report import drawing, page, session, suggest
@@ -72,24 +72,29 @@ def others(path):
 
 def campaign(folder):
     """A campaign of two rounds: of four rows two were answered, one is pending, one was taken back."""
-    log = Log(folder)
-    schema = {"targets": [TARGET], "features": ["a"], "id": None, "classes": False, "format": 1}
-    log.append([{"event": "schema", "values": schema}])
-    log.append([{"event": "label", "id": name, "values": {TARGET: [y]}, "cells": {"a": "1"}} for name, y in START])
     said = {"mean": 2.0, "low": 1.0, "high": 3.0}
-    log.append(
-        [{"event": "suggest", "id": n, "values": said | {"score": s, "rank": 1}} for n, s in (("p", 4), ("q", 2))]
-    )
-    log.append(
-        [
-            {"event": "label", "id": "p", "values": {TARGET: [2.5]}},
-            {"event": "label", "id": "q", "values": {TARGET: [9.0]}},
-        ]
-    )
-    log.append([{"event": "suggest", "id": "r", "values": said | {"score": 1.0}}])
-    log.append([{"event": "suggest", "id": "s", "values": said | {"score": 7.0}}])
-    log.append([{"event": "undo", "values": {"batch": 6}}])
-    log.close()
+
+    def measured(values):
+        for name, y in values:
+            one.state.rows[name] = Row(name, {"a": "1"}, {TARGET: y})
+        rows = {name: {TARGET: {"values": [y], "from": "table"}} for name, y in values}
+        one.state.step("measure", rows, {})
+
+    def suggested(*scores):
+        rows = {name: said | {"score": score, "rank": 1} for name, score in scores}
+        one.state.step("suggest", rows, {})
+        for name in rows:
+            one.state.rows[name] = Row(name, {"a": "1"}, pending=len(one.state.steps))
+
+    with Campaign(folder) as one:
+        one.state.schema = Schema((TARGET,), ("a",))
+        measured(START)
+        suggested(("p", 4), ("q", 2))
+        measured((("p", 2.5), ("q", 9.0)))
+        suggested(("r", 1.0))
+        suggested(("s", 7.0))
+        one.undo()
+        one.save()
     settings = {"command": "suggest", "goal": "maximise", "target": [TARGET]}
     (folder / "config.json").write_text(json.dumps({"format": CONFIG, "settings": settings}))
 
@@ -222,6 +227,9 @@ def test_what_was_asked_and_answered(runs):
     assert "no model is fitted yet" in result.stderr
     shown = Page(Path("report.html")).sections
     assert shown["Suggestions and measurements"][0] == "4 measurements; 3 rows suggested, 1 of them pending."
+    cells = shown["Steps"]
+    assert cells[:4] == ["batch", "time (UTC)", "step", "rows"] and cells[6::4] == ["measure", "suggest"] * 2
+    assert cells[7] == f"x ({TARGET} 1, from table), y ({TARGET} 3, from table)" and cells[11] == "p, q"
     assert f"{TARGET}: 1 of 2 measurements lie in the 90 % interval" in "".join(
         shown["Predictions and later measurements"]
     )

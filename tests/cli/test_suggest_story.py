@@ -17,14 +17,10 @@ from tests.cli.conftest import run
 
 PAGE = Path(explore.__file__).parent.parent / "docs" / "suggest.md"
 KILLED_WHILE_READING = """
-from explore.campaign.log import Log
-
-def write(self, text, _):
-    with open(self.path, "ab") as file:
-        file.write(text[: len(text) // 2])
+def replace(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
-Log._write = write
+os.replace = replace
 """
 KILLED_WHILE_WRITING = """
 from explore.cli.suggest import report
@@ -135,7 +131,7 @@ def test_three_rounds(tmp_path):
     story.killed(KILLED_WHILE_READING, "suggest", "lab.csv")
     story.explore("suggest", "lab.csv")
     second = story.new()
-    assert len(second) == 5 and any("Discarded an incomplete entry at the end of" in said for said in story.said)
+    assert len(second) == 5
 
     # Three are measured, one is skipped, one is left pending; an earlier one is corrected. Killed before next.csv.
     story.explore("suggest", "lab.csv", "--skip", second[0])

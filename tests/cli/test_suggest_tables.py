@@ -153,7 +153,7 @@ def start(path, *options):
 def check(sheet, path, said, order):
     """Labels are on their rows; what is handed out is new, empty, and as it stands in the table."""
     with Campaign(path.with_suffix(".explore"), dry=True) as known:
-        schema, rows = known.memory.schema, list(known.memory.rows.values())
+        schema, rows = known.state.schema, list(known.state.rows.values())
     assert schema is not None
     names = [*schema.features, *([schema.id_column] if schema.id_column else [])]
 
@@ -180,8 +180,8 @@ def check_columns(sheet, path, said):
         settings = json.load(file)["settings"]
     roles = {"y", settings["id_column"], settings["cost"]}
     with Campaign(path.with_suffix(".explore"), dry=True) as known:
-        assert known.memory.schema is not None
-        used = set(known.memory.schema.features)
+        assert known.state.schema is not None
+        used = set(known.state.schema.features)
     assert not used & roles
     for name in set(sheet.columns) - used - roles:
         assert any(f"'{name}'" in note and "left out" in note.lower() for note in said["notes"]), name

@@ -31,8 +31,21 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        display.echo(importlib.import_module("explore.cli.version").describe())
+        ctx.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.version_option(package_name="explore-bnn", prog_name="explore")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show versions, devices and threads, and exit.",
+)
 def main() -> None:
     """Active learning and reinforcement-learning exploration on Bayesian neural networks."""
 

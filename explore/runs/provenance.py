@@ -22,15 +22,20 @@ LIBRARIES = ("torch", "numpy", "scikit-learn", "gymnasium", "stable-baselines3",
 def session(**facts: Any) -> dict[str, Any]:
     """Return session metadata: time, command line, versions, hash of the code, git state, and the arguments `facts`."""
     packages = map(importlib.util.find_spec, ("explore", "explore.cli", "explore.envs"))
-    libraries = {name: importlib.metadata.version(name) for name in LIBRARIES}
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command_line": shlex.join(["explore", *sys.argv[1:]]),
-        "versions": {"explore": explore.__version__, "python": platform.python_version(), **libraries},
+        "versions": versions(),
         "code": code(Path(str(spec.origin)).parent for spec in packages if spec),
         "git": _git(),
         **facts,
     }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of explore, Python, and the libraries that may affect results."""
+    libraries = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    return {"explore": explore.__version__, "python": platform.python_version(), **libraries}
 
 
 def code(packages: Iterable[Path]) -> str:

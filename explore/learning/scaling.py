@@ -116,8 +116,8 @@ class Standardiser(NamedTuple):
 def bounded(scores: Float[Tensor, "..."], limit: float = BOUND) -> Float[Tensor, "..."]:
     """Compress the part of each score beyond ±`limit` logarithmically, which preserves the order of the scores."""
     inside = scores.clamp(-limit, limit)
-    beyond = (scores - inside).abs().clamp_max(torch.finfo(scores.dtype).max)
-    return inside + scores.sign() * beyond.log1p()
+    beyond = (scores - inside).abs_().clamp_max_(torch.finfo(scores.dtype).max)
+    return beyond.log1p_().copysign_(scores).add_(inside)
 
 
 def resolution(values: np.ndarray) -> tuple[float, ...]:

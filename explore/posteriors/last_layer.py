@@ -42,10 +42,11 @@ from explore.inference.updates.steps import settle
 from explore.nets.likelihoods.gaussian import Gamma
 from explore.nets.protocols import Layer, Network, Noise, is_gaussian
 
-ROUNDS = 20  # between the weights and the noise
+ROUNDS, SETTLED = 20, 1e-12  # between the weights and the noise: the most, and the relative change that ends them
 # For the relevance of inputs: Adam's steps, the step after which it may stop, its rate, and that of the prior.
 STEPS, LOOK, RATE, SPARSITY = 20, 5, 0.8, 10.0
-RELEVANT = 0.1  # inputs with at least this share of the largest factor count in full
+RELEVANT = 0.1  # inputs with at least this share of the largest factor count in full ...
+EVENTS = 10  # ... and those that differ from their median in fewer examples, which tell too little
 
 
 class LastLayerState(NamedTuple):
@@ -138,9 +139,9 @@ class LastLayer(GaussianPosterior):
         age = torch.linspace(count - 1, 0, phi.shape[1], dtype=y.dtype, device=y.device)
         weight = self.forgetting**age
         seen = self.forgetting**count * state.seen + count / phi.shape[1] * weight.sum()
-        weight = weight / weight.sum()
-        weighted = phi.mT * weight
-        means = parallel.mean((weighted @ phi, weighted @ y, (weight[:, None] * y.square()).sum(1)))
+        weight = (weight / weight.sum()).unsqueeze(1)
+        weighted = (phi * weight).mT
+        means = parallel.mean((weighted @ phi, weighted @ y, (weight.T @ y.square()).squeeze(1)))
         share = 1 - self.forgetting**count * state.seen / seen  # of the batch in the means
         inputs, cross, squares = (
             torch.lerp(old, new, over(share, old)) for old, new in zip(state[3:6], means, strict=True)
@@ -156,20 +157,21 @@ class LastLayer(GaussianPosterior):
         count = torch.full_like(state.seen, float(state.common.n_data)).unsqueeze(1) / self.kl_weight
         if self.forgetting < 1:
             count = count.minimum(self.stands_for(1) / self.kl_weight * state.seen.unsqueeze(1))
-        noise, kind = state.common.noise, self.likelihood
-        for _ in range(ROUNDS):
-            tau = (noise.shape / noise.rate).double()
-            data = (count * tau).unsqueeze(1)
-            precision = data * values + 1 / eta
-            mean = data * cross / precision
-            if kind.noise_std is not None:
-                break
-            squares = state.squares + (mean * (values * mean - 2 * cross) + values / precision).sum(1)
+        noise, kind, explained = state.common.noise, self.likelihood, cross.square()
+        for _ in range(ROUNDS if kind.noise_std is None else 0):
+            data = (count * (noise.shape / noise.rate).double()).unsqueeze(1)
+            variance = (data * values + 1 / eta).reciprocal()
+            # Mean squared residuals: with c = `cross`, m = data * c * variance, this is c2 + m (values m - 2 c) + ...
+            squares = state.squares + (variance * (values - data * explained * (1 + variance / eta))).sum(1)
             half = 0.5 * count.expand_as(squares)
-            noise = Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
+            last, noise = noise, Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
+            if ((noise.rate - last.rate).abs() <= SETTLED * noise.rate).all():
+                break
         noise = Gamma(*(value.to(state.common.noise.rate) for value in noise))
+        data = (count * (noise.shape / noise.rate).double()).unsqueeze(1)
+        precision = data * values + 1 / eta
         shared = state.common._replace(noise=noise)
-        return state._replace(common=shared, basis=basis, precision=precision, mean=basis @ mean)
+        return state._replace(common=shared, basis=basis, precision=precision, mean=basis @ (data * cross / precision))
 
     def features(self, state: LastLayerState, x: Tensor) -> Float[Tensor, "R B F"]:
         """Return phi at x [R, B, ...], in double precision; if the last layer has a bias, the constant 1 is last."""
@@ -224,6 +226,10 @@ class LastLayer(GaussianPosterior):
         which are at most 0 and have an exponential prior, and of a scale common to all inputs. Only ratios matter:
         functions may be smooth in all inputs.
         """
+        told = (batch.x != batch.x.median(1, keepdim=True).values).sum(1) >= EVENTS
+        told[:, inputs:] = False
+        if not told.any():
+            return torch.ones_like(batch.x[:, 0])
         logs = batch.x.new_zeros(batch.x.shape[0], batch.x.shape[2]).requires_grad_()
         scale = logs.new_zeros(len(logs), 1).requires_grad_()
         optimizer = torch.optim.Adam([logs, scale], lr=RATE)
@@ -242,18 +248,17 @@ class LastLayer(GaussianPosterior):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            logs.detach().clamp_max_(0)[:, inputs:] = 0
-            if step == LOOK and logs.min() > -LOOK * RATE / 2:  # an irrelevant one would have moved about twice as far
+            logs.detach().clamp_max_(0)[~told] = 0
+            below = logs.detach() - logs.detach().masked_fill(~told, -torch.inf).amax(1, keepdim=True)
+            if step == LOOK and below[told].min() > -LOOK * RATE / 2:  # an irrelevant one would be about twice as far
                 break
-        varying = (batch.x != batch.x[:, :1]).any(1)
-        varying[:, inputs:] = False
-        most = logs.detach().masked_fill(~varying, -torch.inf).amax(1, keepdim=True)
-        factors = (logs.detach() - most).exp()
-        return torch.where(varying & (factors < RELEVANT), factors, 1.0)
+        factors = below.exp()
+        return torch.where(told & (factors < RELEVANT), factors, 1.0)
 
     def _leverage(self, state: LastLayerState, phi: Tensor) -> Float[Tensor, "R B O"]:
         """Return s: variances of the outputs over those of their noise."""
-        return (phi @ state.basis).square() @ (1 / state.precision) * self.expected_noise(state).double()
+        spread = (self.expected_noise(state).double() / state.precision).float()  # of positive terms only
+        return ((phi @ state.basis).square().float() @ spread).double()
 
 
 PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}, "vime": {}}

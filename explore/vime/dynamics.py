@@ -27,7 +27,7 @@ from explore.vime.replay import Replay
 RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
 # Transitions and features by which the relevance of observations is found.
 RELEVANCE_ROWS, RELEVANCE_FEATURES = 512, 128
-CHECKS = 10  # weight samples that measure the quality of the model
+CHECKS = 5  # weight samples that measure the quality of the model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from explore.vime.replay import Replay
 from explore.vime.spaces import Array, Encoder, Vectors
 
 QUEUE = 10  # number of batches over which the divisor is averaged
-CHECKED = 2**15  # about the most numbers on which the quality of the model is measured, in at least 64 transitions
+CHECKED = 2**13  # about the most numbers on which the quality of the model is measured, in at least 64 transitions
 LARGEST = float(torch.finfo(torch.float32).max)  # placeholder for a bonus that overflows
 MOST = 1e12  # maximum bonus; squared returns stay finite in single precision
 FORMAT = 4  # of a saved state

@@ -7,9 +7,17 @@ import click
 from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 from explore.cli.rl.algorithms import Algorithm
+from explore.core.errors import InputError, shown
 
 # Options that may be combined with --watch.
-WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
+WATCH = {"watch", "first", "bonus", "seed", "trust", "quiet", "as_json"}
+
+
+def _weight(text: str) -> float | str:
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise click.BadParameter(f"{shown(text)} is neither a number nor auto") from None
 
 
 @click.command("rl", short_help="Train a policy with an intrinsic reward (VIME).")
@@ -32,7 +40,7 @@ WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
     "--compare", type=NAMES, metavar="A,B",
     help="Train with each of these bonuses (none: without), on the same seeds, and say whether they help.",
 )  # fmt: skip
-@click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
+@click.option("--eta", type=_weight, metavar="NUMBER|auto", help="Weight of the bonus.  [default: 0.001]")
 @click.option(
     "--normalise", type=click.Choice(["first", "latest", "median", "rms", "none"]),
     help="Divisor of the bonus: the median of the first or latest batch, the mean of the last 10 medians, or the root "
@@ -58,6 +66,7 @@ WATCH = {"watch", "bonus", "seed", "trust", "quiet", "as_json"}
 @click.option(
     "--watch", metavar="RUN", help="Write a GIF of a trained policy (of --seed and --bonus) into its run folder."
 )
+@click.option("--first", is_flag=True, help="With --watch: an episode at the time of the first success.")
 @options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
@@ -75,6 +84,8 @@ def command(ctx: click.Context, **values: object) -> None:
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-last-layer --timesteps 1000000
     explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-last-layer
     """  # noqa: D301
+    if values["first"] and not values["watch"]:
+        raise InputError("--first chooses the policy for --watch. Pass --watch RUN, or leave --first out")
     if not values["watch"]:
         options.run(ctx, values, ("timesteps", "seeds"))
         return

@@ -46,7 +46,7 @@ class Experiment:
         bonus = f"each of {', '.join(self._each)}" if settings.conditions else "no bonus"
         if vime := settings.vime:
             model = f" of {settings.posterior}" if "posterior" in vime else ""
-            bonus = f"{vime['eta']:g} x {vime['bonus']}{model}"
+            bonus = f"{vime['eta']} x {vime['bonus']}{model}"
         together = f", {len(self._groups[0])} seeds together" if self._groups and len(self._groups[0]) > 1 else ""
         where = place(device, settings.jobs)
         self.plan = f"{settings.algo} on {settings.env} with {bonus} on {where}{together}"

@@ -48,6 +48,7 @@ class Position:
     timesteps: int = 0
     best: int | None = None  # timesteps of the policy with the best evaluation
     best_return: float | None = None
+    first: int | None = None  # timesteps at the end of the iteration with the first success
     digests: dict[str, str] = field(default_factory=dict)  # hashes of the model files of the last checkpoint
     initial_curvature_share: float = 0.0  # of the dynamics model
 
@@ -169,6 +170,9 @@ class Training:
         self.position = replace(self.position, iteration=int(row["iteration"]), timesteps=steps)
         if self.bonus and (share := self.bonus.metrics.get("vime/initial_curvature_share")) is not None:
             self.position = replace(self.position, initial_curvature_share=share)
+        if self.position.first is None and float(row["success"]) > 0:
+            _write(folder, folders / f"first-{steps}", self.save_policy)
+            self.position = replace(self.position, first=steps)
         if steps < s.timesteps and self.position.iteration - self._saved.iteration < s.checkpoint_freq:
             return
         _write(folder, folders / str(steps), self.save)
@@ -177,7 +181,7 @@ class Training:
         emit(Piece(s.posterior, self.seed, self._begins, self._events, self.position))
         self._begins, self._events = False, []
         for path in folders.iterdir():
-            if path.name not in (str(steps), f"best-{self.position.best}"):
+            if path.name not in (str(steps), f"best-{self.position.best}", f"first-{self.position.first}"):
                 shutil.rmtree(path)
 
     def evaluate(self) -> tuple[float, float]:

@@ -139,6 +139,7 @@ class Stepwise:
             return Paid(extrinsic, paid, raw, np.zeros((2, n)), np.zeros(n, bool), False)
         real = np.ones(n, bool) if real is None else real
         if real.any():
+            self.bonus.saw(extrinsic[real])
             after = following(self.bonus.observations, observations, ends)
             episodes = self._numbers.episodes()[real]
             raw[real], paid[real] = self.bonus.step(Transitions(before[real], actions[real], after[real], episodes))

@@ -35,7 +35,8 @@ QUEUE = 10  # number of batches over which the divisor is averaged
 CHECKED = 2**13  # about the most numbers on which the quality of the model is measured, in at least 64 transitions
 LARGEST = float(torch.finfo(torch.float32).max)  # placeholder for a bonus that overflows
 MOST = 1e12  # maximum bonus; squared returns stay finite in single precision
-FORMAT = 4  # of a saved state
+ETA = 0.001  # the default weight, and the weight relative to the largest reward
+FORMAT = 5  # of a saved state
 COUNTERS = ("batches", "dropped", "restarts")
 
 
@@ -43,7 +44,8 @@ COUNTERS = ("batches", "dropped", "restarts")
 class RewardSettings(Checked):
     """Settings of the bonus: its kind, scale and weight."""
 
-    eta: float = 0.001  # weight of the bonus relative to the environment's reward
+    # The weight of the bonus; "auto": ETA times the largest absolute reward of a step so far, if that is above 1.
+    eta: float | Literal["auto"] = ETA
     eta_decay: float = 1.0  # factor on eta after each batch
     bonus: str = "expected-gain"  # a name from `explore list bonuses`, or "module:Class"
     # The divisor of the bonus. "first": the median of the first paid batch, so that the bonus fades as the model
@@ -124,6 +126,7 @@ class IntrinsicReward:
         self.batches = self.dropped = self.restarts = 0  # finished batches, dropped transitions, restarts of the model
         self.paid = False  # whether any bonus was not 0, before its weight eta
         self.temperature = 1.0  # a further factor on the weight, see `MaxInfoSAC`
+        self._largest = 1.0  # the largest absolute reward so far, or 1
         self._trained = False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # one per batch; the divisor is computed from them
         self._open: list[Array] = []  # raw bonuses of the steps in the unfinished batch ...
@@ -132,7 +135,12 @@ class IntrinsicReward:
     @property
     def eta(self) -> float:
         """The current weight of the bonus, after decay."""
-        return self.settings.eta * self.settings.eta_decay**self.batches * self.temperature
+        eta = ETA * self._largest if self.settings.eta == "auto" else self.settings.eta
+        return eta * self.settings.eta_decay**self.batches * self.temperature
+
+    def saw(self, rewards: Float[Array, "*n"]) -> None:
+        """Take note of rewards of the environment, for `eta="auto"`."""
+        self._largest = float(np.max(np.abs(rewards), where=np.isfinite(rewards), initial=self._largest))
 
     @property
     def divisor(self) -> float | None:
@@ -195,6 +203,7 @@ class IntrinsicReward:
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
             "trained": torch.tensor(self._trained),
+            "largest": torch.tensor(self._largest, dtype=torch.float64),
             **{name: torch.tensor(getattr(self, name)) for name in COUNTERS},
             "levels": torch.tensor(list(self._levels), dtype=torch.float64),
             "open": torch.from_numpy(np.concatenate([*self._open, np.zeros(0)])),
@@ -228,7 +237,7 @@ class IntrinsicReward:
         self.seed(int(reward["seed"]))
         self.model.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])
-        self._trained = bool(reward["trained"])
+        self._trained, self._largest = bool(reward["trained"]), float(reward["largest"])
         vars(self).update({name: int(reward[name]) for name in COUNTERS})
         self._levels.extend(reward["levels"].tolist())
         ends = reward["calls"].cumsum(0)[:-1].numpy()

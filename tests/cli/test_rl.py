@@ -111,6 +111,7 @@ def test_report_and_run_folder(train):
     assert "0.001 x expected-gain of last-layer" in result.stderr and "throughout" not in result.stderr + result.stdout
     assert sorted(str(p.relative_to(RUN / "models")) for p in (RUN / "models").rglob("*.*")) == [
         "last-layer-seed-0/192/bonus.pt", "last-layer-seed-0/192/model.pt", "last-layer-seed-0/192/model.zip",
+        "last-layer-seed-0/first-64/model.pt", "last-layer-seed-0/first-64/model.zip",
     ]  # fmt: skip
     policy = TRPO.load(RUN / "models/last-layer-seed-0/192/model.zip")
     assert policy.num_timesteps == 192 and policy.predict(np.eye(5, dtype=np.float32)[1])[0] in (0, 1)
@@ -315,7 +316,7 @@ def test_killed_and_resumed(explore):
     for seed in (0, 1):
         events = EventAccumulator(str(RUN / f"tensorboard/last-layer-seed-{seed}")).Reload()
         assert [e.step for e in events.Scalars("rollout/ep_rew_mean")] == [64, 128, 192, 256, 320]
-    assert [p.name for p in RUN.glob("models/*/*")] == ["320", "320"]
+    assert sorted(p.name for p in RUN.glob("models/*/*")) == ["320", "320", "first-64", "first-64"]
 
 
 class PowerCut(Exception):
@@ -459,7 +460,7 @@ def test_rare_checkpoints_and_the_best_policy(train, monkeypatch):
     monkeypatch.setattr(Training, "save", note)
     train(*TINY, *LEARN, "--checkpoint-freq", 2, "--eval-freq", 64)
     assert saved == ["128", "192"]
-    assert {p.name for p in RUN.glob("models/*/*")} == {"192", "best-128"}
+    assert {p.name for p in RUN.glob("models/*/*")} == {"192", "best-128", "first-64"}
     assert [row["eval/mean_reward"] for row in metrics()] == [1.0, 3.0, 2.0]
 
 
@@ -492,6 +493,19 @@ def test_watch(train, explore, more):
     else:
         assert found["return"] == pytest.approx(returned(Path(found["policy"]) / "model.zip"))
     assert "has no seed 2; allowed: 0, 1" in explore("rl", "--watch", run, "--seed", 2).stderr
+
+
+def test_watch_the_first_success(train, explore):
+    train(*TINY, "--posterior", "none", "--seeds", 2)
+    run = Path("runs/rl-explore-Chain-v0-trpo-none")
+    (policy,) = run.glob("models/none-seed-1/first-*")
+    rows = results(run).query("seed == 1 and success > 0")
+    assert policy.name == f"first-{rows.timesteps.iloc[0]}"
+    found = [json.loads(train("--watch", run, "--seed", 1, "--first", "--json").stdout) for _ in range(2)]
+    assert found[0] == found[1] and found[0]["success"] and found[0]["policy"] == str(policy)
+    assert Path(found[0]["gif"]) == run / "none-seed-1-first.gif" and Path(found[0]["gif"]).exists()
+    train("--posterior", "none", "--timesteps", 64, "--env", "explore/SparseMountainCar-v0", "--name", "lost")
+    assert "has no policy with a success of seed 0 yet" in explore("rl", "--watch", "runs/rl-lost", "--first").stderr
 
 
 def test_watch_where_actions_are_looked_up(train):
@@ -915,6 +929,7 @@ def test_report_of_rewards_that_came_late():
         (["--device", "abacus"], "device 'abacus' is not available; allowed"),
         (["--name", "../x"], "--name is '../x'"),
         (["--resume", "absent", "--eta", "1"], "Leave out --env, --eta"),
+        (["--first"], "--first chooses the policy for --watch"),
         (["--watch", "absent"], "--watch uses the settings of the run. Leave out --env"),
     ],
 )

@@ -110,6 +110,19 @@ def test_other_divisors():
     np.testing.assert_allclose(plain.scaled, 2 * plain.raw)
 
 
+def test_an_automatic_weight_follows_the_largest_reward_so_far_and_is_saved():
+    reward = with_batch(made(eta="auto"))
+    assert reward.eta == 0.001
+    reward.saw(np.array([0.5, -20.0, np.nan, np.inf, 3.0]))
+    reward.saw(np.array([0.0]))
+    assert reward.eta == pytest.approx(0.02)
+    other = made(eta="auto")
+    other.load_state_dict(reward.state_dict())
+    assert other.eta == reward.eta
+    found = reward.batch(transitions(25, 1))
+    assert np.median(found.scaled) == pytest.approx(0.02)
+
+
 def test_a_bonus_is_cut_at_a_multiple_of_the_divisor():
     reward = with_batch(made(eta=2.0, clip=1.5))
     found = reward.batch(transitions(25, 1))

@@ -601,6 +601,31 @@ def test_the_algorithms_seed_is_the_bonuses(way):
         assert (seed(5), seed(None)) == (5, 0)
 
 
+@pytest.mark.filterwarnings("ignore:the bonus was always 0")
+@pytest.mark.parametrize("way", ["callback", "buffer", "vector", "single"])
+def test_an_automatic_weight_follows_the_rewards_of_the_environment(way):
+    def env():
+        return gym.wrappers.TransformReward(chain(), lambda reward: 1000 * reward - 7)
+
+    settings = FEW | {"eta": "auto"}
+    if way == "buffer":
+        kwargs: Any = {"replay_buffer_class": sb3.VIMEReplayBuffer, "replay_buffer_kwargs": settings}
+        dqn: Any = DQN("MlpPolicy", make_vec_env(env, 2), buffer_size=50, seed=0, device="cpu", **kwargs)
+        dqn.learn(16)
+        bonus = dqn.replay_buffer.bonus
+    elif way == "callback":
+        callback = sb3.VIMECallback(**settings)
+        small(make_vec_env(env, 2)).learn(16, callback)
+        bonus = callback.bonus
+    else:
+        wrapped: Any = sb3.monitored(env(), **settings)
+        if way == "vector":
+            wrapped = sb3.VIMEVecEnv(make_vec_env(env, 2), **settings)
+        small(wrapped).learn(16)
+        bonus = wrapped.bonus
+    assert bonus.eta == pytest.approx(0.007)
+
+
 def test_a_bonus_that_has_learnt_keeps_its_seed():
     env = sb3.VIMEVecEnv(make_vec_env(chain, 2), seed=None, interval=20, **FEW)
     assert env.seed(4) == [4, 5] and env.bonus.rng.seed == 4

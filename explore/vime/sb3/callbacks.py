@@ -157,7 +157,9 @@ class VIMECallback(BaseCallback):
         actions = self.bonus.actions.many(self.locals.get("clipped_actions", self.locals["actions"]))
         self._steps.append((before, actions, after, self._numbers.episodes(), dones.copy()))
         self._numbers.begin(dones)
-        self._extrinsic.add(normalise.get_original_reward() if normalise else self.locals["rewards"], dones)
+        rewards = normalise.get_original_reward() if normalise else self.locals["rewards"]
+        self.bonus.saw(rewards)
+        self._extrinsic.add(rewards, dones)
         return True
 
     def _raw(self, observations: Any) -> Array:

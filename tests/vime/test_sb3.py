@@ -605,7 +605,7 @@ def test_the_algorithms_seed_is_the_bonuses(way):
 @pytest.mark.parametrize("way", ["callback", "buffer", "vector", "single"])
 def test_an_automatic_weight_follows_the_rewards_of_the_environment(way):
     def env():
-        return gym.wrappers.TransformReward(chain(), lambda reward: 1000 * reward - 7)
+        return gym.wrappers.TransformReward(chain(), lambda reward: 1000 * float(reward) - 7)
 
     settings = FEW | {"eta": "auto"}
     if way == "buffer":

@@ -1,13 +1,20 @@
 """Which line of a table is which known row."""
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import count
+from typing import cast
 
-from explore.campaign.cells import Value, fingerprint
+import numpy as np
+from jaxtyping import Float, Int
+
+from explore.campaign.cells import ROUNDING, Value, canonical, fingerprint, same
 from explore.campaign.sheet import Table, key
 from explore.campaign.state import Row, Schema
+from explore.data.texts import number
 
 Measurements = Mapping[str, Value]  # by target
 
@@ -58,6 +65,37 @@ def _groups(table: Table, rows: Sequence[Row], old: Schema) -> Iterator[tuple[li
     for line, k in enumerate(table.keys):
         lines[k if by_id else fingerprint({n: table.features[n][line] for n in column.values()})].append(line)
     yield from ((alike, known[mark]) for mark, alike in lines.items() if mark in known)
+    missing = [row for mark, alike in known.items() if mark not in lines for row in alike]
+    if missing and (by_id or not (removed or added)):
+        rest = np.array([line for mark, alike in lines.items() if mark not in known for line in alike], int)
+        yield from _rewritten(table, rest, missing, by_id)
+
+
+def _rewritten(
+    table: Table, lines: Int[np.ndarray, " n"], rows: Sequence[Row], by_id: bool
+) -> Iterator[tuple[list[int], list[Row]]]:
+    """Yield lines and rows that differ only as a spreadsheet rewrites cells, if only one line and one row fit.
+
+    It may round features or, if rows are known `by_id`, write 7 for 007.
+    """
+
+    @cache
+    def numbers(name: str) -> Float[np.ndarray, " n"]:
+        return np.array([math.nan if (x := number(cell)) is None else x for cell in table.features[name]])
+
+    def fitting(row: Row) -> list[int]:
+        if by_id:
+            return [line for line in lines.tolist() if canonical(table.keys[line]) == canonical(row.id)]
+        left = lines
+        for name, cell in row.cells.items():
+            if (value := number(cell)) is not None and not value.is_integer():
+                left = left[np.isclose(numbers(name)[left], value, rtol=ROUNDING, atol=0)]
+            left = np.array([line for line in left.tolist() if same(table.features[name][line], cell)], int)
+        return cast(list[int], left.tolist())
+
+    fits = [(row, fitting(row)) for row in rows]
+    taken = Counter(line for _, some in fits for line in some)
+    yield from ((some, [row]) for row, some in fits if len(some) == 1 and taken[some[0]] == 1)
 
 
 def _pairs(lines: Mapping[int, Measurements], rows: Sequence[Row]) -> dict[int, Row]:

@@ -671,6 +671,45 @@ def test_an_identifier_in_next_csv_that_a_spreadsheet_took_for_a_number(folder):
         read(folder, pool, few, schema=IDS)
 
 
+def exact(digits=17):
+    """Rows with a number of so many digits."""
+    numbers = ["0.12345678901234567", "1.2345678901234567", "10.123456789012345", "2.3456789012", "2.3466789012"]
+    rows = [f"{float(x):.{digits}g},w,{'5' if i == 1 else ''}" for i, x in enumerate(numbers)]
+    return text("\n".join(["temp,solvent,y", *rows]))
+
+
+@pytest.mark.parametrize("digits", [15, 10, 7])
+def test_rows_that_a_spreadsheet_rounded_are_still_the_same(folder, digits):
+    schema = Schema(("y",), ("temp", "solvent"))
+    before = ask(folder, exact(), 0, schema=schema)
+    labels = table({"_id": (before.ids[2],), "y": ("7",)}, "next.csv")
+    read(folder, exact(), labels, schema=schema)
+    after = read(folder, exact(digits), schema=schema)
+    assert [of(after, line) for line in range(2, 7)] == [None, [5], [7], None, None]
+    assert [row.id for row in after.pending] == [after.ids[0]] and len(after.state.in_table) == 3
+    assert "No longer" not in said(after) and "was" not in said(after)
+    again = read(folder, exact(), table({"_id": (before.ids[0],), "y": ("8",)}, "next.csv"), schema=schema)
+    assert of(again, 2) == [8] and not again.pending
+
+
+def test_a_rounded_row_that_could_be_two_is_neither(folder):
+    schema = Schema(("y",), ("temp", "solvent"))
+    ask(folder, exact(), 3, schema=schema)
+    rounded = read(folder, text("temp,solvent,y\n2.3456787,w,\n2.3456788,w,"), schema=schema)
+    assert not rounded.pending and "No longer in the table, and unused until they return" in said(rounded)
+    back = read(folder, exact(), schema=schema)
+    assert [row.id for row in back.pending] == [back.ids[3]]
+
+
+def test_identifiers_in_the_table_that_a_spreadsheet_took_for_numbers(folder):
+    pool = "name,temp,solvent,y\n{},1,w,\n1e5,1,w,\n1.10,2,w,\n1.1,3,w,"
+    ask(folder, text(pool.format("007")), 0, 2, schema=IDS)
+    changed = text(pool.format("7").replace("1e5", "100000").replace("1.10", "1.100"))
+    campaign = read(folder, changed, schema=IDS)
+    assert [row.id for row in campaign.pending] == ["7"]  # 1.10 could be 1.100 or 1.1
+    assert "No longer in the table, and unused until they return: 1.10." in said(campaign)
+
+
 def test_a_line_of_next_csv_whose_identifiers_are_of_two_rows(folder):
     ask(folder, text(POOL), 0, 1)
     sorted_in_part = text("name,y,_id\na,5,b", "next.csv")

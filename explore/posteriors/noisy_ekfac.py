@@ -26,7 +26,7 @@ from typing import ClassVar
 from explore.core.context import Turn
 from explore.core.linalg import over
 from explore.inference.structures.base import PerLayer, Statistics
-from explore.inference.structures.kronecker import EigenLayers, EigenRule, KroneckerRule, WeightSharing
+from explore.inference.structures.kronecker import EigenRule, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
 from explore.inference.updates.natural import TABLE, NaturalState
@@ -51,7 +51,7 @@ class NoisyEKFAC(DampedNaturalGradient):
 
     @property
     def structure(self) -> PerLayer:
-        return EigenLayers(self._rule)
+        return PerLayer(self._rule)
 
     def turn(self, step: int, progress: float) -> Turn:
         observed = step % self.statistics_interval == 0

@@ -39,7 +39,8 @@ class NoisyKFAC(DampedNaturalGradient):
 
     def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
         gamma = self.gamma(state.common)
-        for moments, basis in zip(state.statistics, kronecker.eigenbases(state.statistics), strict=True):
+        for moments in state.statistics:
+            basis = kronecker.eigenbasis(moments)
             exact = basis.values + over(gamma, basis.values)
             damped = basis.raised(*kronecker.split_damping(moments, gamma)).values if self.damping == "split" else exact
             yield Spectrum(basis.inputs, basis.outputs, exact, damped)

@@ -17,7 +17,7 @@ from torch import nn
 from explore.core.rng import Rng
 from explore.inference.structures.base import PerLayer, Structure, mean_squares
 from explore.inference.structures.dense import Dense
-from explore.inference.structures.kronecker import EigenLayers, EigenRule, KroneckerRule
+from explore.inference.structures.kronecker import EigenRule, KroneckerRule
 from explore.nets.likelihoods import Categorical, Gaussian
 from explore.nets.net import Net
 from tests import oracles
@@ -122,7 +122,7 @@ class Case:
         structures: dict[str, Structure] = {
             "full": Dense(self.net.shapes, 1.0),
             "kfac": PerLayer(kronecker),
-            "ekfac": EigenLayers(EigenRule(kronecker, 1.0, 1, 1, 1)),
+            "ekfac": PerLayer(EigenRule(kronecker, 1.0, 1, 1, 1)),
         }
         structure = structures[name]
         factor, ok = structure.factor(self.statistics(structure), 0.1)

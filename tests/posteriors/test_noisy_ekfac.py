@@ -11,7 +11,7 @@ from torch import nn
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Taps
 from explore.inference.structures.base import FEW, Blocks, Diagonal, gradient_moments, mean_squares
-from explore.inference.structures.kronecker import EigenLayers, EigenRule, KroneckerRule
+from explore.inference.structures.kronecker import EigenRule, KroneckerRule
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
@@ -35,17 +35,12 @@ def per_example(t):
     return torch.einsum("rsbti,rsbto->rsbio", t.inputs.expand(-1, S, -1, -1, -1), t.grads)
 
 
-def observed(rule, q, taps, schedule, step):
-    """The statistics of a layer after a batch."""
-    return EigenLayers(rule).observe((q,), (taps,), schedule, step)[0]
-
-
 def test_scale_is_the_mean_square_of_example_gradients_in_the_basis():
     for positions, shared in ((1, False), (1, True), (2, False), (3, False), (3, True)):
         t = taps(positions, shared)
         rule = EigenRule(KroneckerRule(), omega=0.25, moments_interval=9, basis_interval=9, scale_interval=1)
         old = rule.init(I, O, R, rng())
-        new = observed(rule, old, t, 0.5, step=1)
+        new = rule.observe(old, t, 0.5, step=1)
         rotated = torch.einsum("rij,rsbio,rop->rsbjp", old.inputs, per_example(t), old.outputs)
         expected = 0.875 * old.scale + 0.125 * rotated.square().mean((1, 2))
         torch.testing.assert_close(new.scale, expected, rtol=1e-10, atol=0)
@@ -77,7 +72,7 @@ def test_a_restart_takes_undamped_kfac_eigenvalues():
     rule = EigenRule(KroneckerRule(0.3), omega=0.2, moments_interval=2, basis_interval=4, scale_interval=8)
     q = rule.init(I, O, R, rng())
     for step in range(1, 5):
-        q = observed(rule, q, taps(1), 1.0, step)
+        q = rule.observe(q, taps(1), 1.0, step)
     q = rule.restart(q)
     a, s = q.moments  # two updates of the moments, then the basis
     eigenvalues = torch.linalg.eigvalsh(a).unsqueeze(2) * torch.linalg.eigvalsh(s).unsqueeze(1)
@@ -89,7 +84,7 @@ def test_a_restart_takes_undamped_kfac_eigenvalues():
 
 def test_a_damped_restart_is_kfac_with_split_damping():
     rule = EigenRule(KroneckerRule(0.3), omega=0.2, moments_interval=1, basis_interval=1, scale_interval=8)
-    q = observed(rule, rule.init(I, O, R, rng()), taps(1), 1.0, 1)
+    q = rule.observe(rule.init(I, O, R, rng()), taps(1), 1.0, 1)
     block = rule.factor(rule.restart(q, 0.7), 0.0)[0]
     split = rule.kronecker.factor(q.moments, 0.7)[0]
     torch.testing.assert_close(oracles.dense(block), oracles.dense(split), rtol=1e-10, atol=1e-12)
@@ -98,8 +93,8 @@ def test_a_damped_restart_is_kfac_with_split_damping():
 
 def test_in_a_new_basis_the_scale_is_the_diagonal_of_the_old_matrix():
     rule = EigenRule(KroneckerRule(0.3), omega=0.2, moments_interval=1, basis_interval=2, scale_interval=1)
-    q = observed(rule, rule.init(I, O, R, rng()), taps(1), 1.0, 1)
-    new = observed(dataclasses.replace(rule, scale_interval=3), q, taps(1), 1.0, 2)
+    q = rule.observe(rule.init(I, O, R, rng()), taps(1), 1.0, 1)
+    new = dataclasses.replace(rule, scale_interval=3).observe(q, taps(1), 1.0, 2)
     assert not torch.equal(new.inputs, q.inputs)
     basis = torch.einsum("rij,rop->riojp", new.inputs, new.outputs).flatten(1, 2).flatten(2, 3)
     expected = (basis.mT @ oracles.dense(rule.factor(q, 0.0)[0]) @ basis).diagonal(dim1=1, dim2=2)

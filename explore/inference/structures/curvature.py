@@ -65,7 +65,7 @@ class EachLayer:
     def measured(self, passes: Passes, rng: Rng) -> tuple[Diagonal, ...]:
         if not self.rotated:
             return tuple(map(Diagonal, mean_of(lambda taps: gradient_moments(taps)[1], passes)))
-        bases = kronecker.eigenbases(kronecker_moments(self.rule, passes, rng))
+        bases = [kronecker.eigenbasis(moments) for moments in kronecker_moments(self.rule, passes, rng)]
 
         def squares(taps: tuple[Taps, ...]) -> Means:
             return tuple(kronecker.rotated_squares(t, b.inputs, b.outputs) for t, b in zip(taps, bases, strict=True))

@@ -156,7 +156,7 @@ class KroneckerRule:
     def factor(self, moments: KroneckerMoments, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]:
         """Factorise A (x) S + damping; also return for which replicas this succeeded."""
         if self.damping == "exact":
-            (basis,) = eigenbases([moments])
+            basis = eigenbasis(moments)
             return Diagonal(basis.values + over(damping, basis.values), basis.inputs, basis.outputs), basis.ok
         a, s = damped(moments, damping)
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
@@ -223,13 +223,10 @@ class Basis(NamedTuple):
         return self._replace(input_values=a, output_values=s)
 
 
-def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
-    """Return the eigenbases of all layers."""
-    pairs = [eigh(m) for moments in layers for m in moments]
-    return [
-        Basis(qa, qs, la.clamp_min(0), ls.clamp_min(0), ok_a & ok_s)
-        for (la, qa, ok_a), (ls, qs, ok_s) in zip(pairs[::2], pairs[1::2], strict=True)
-    ]
+def eigenbasis(moments: KroneckerMoments) -> Basis:
+    """Return the eigenbasis of A (x) S."""
+    (values_a, vectors_a, ok_a), (values_s, vectors_s, ok_s) = map(eigh, moments)
+    return Basis(vectors_a, vectors_s, values_a.clamp_min(0), values_s.clamp_min(0), ok_a & ok_s)
 
 
 def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
@@ -265,7 +262,10 @@ class Eigen(NamedTuple):
 
 @dataclass(frozen=True)
 class EigenRule:
-    """The EK-FAC rule for one layer: F = Q diag(r) Q^T, Q = Q_A (x) Q_S with eigenvectors Q_A of A and Q_S of S."""
+    """The rule of EK-FAC (George et al. 2018) for one layer: F = Q diag(r) Q^T.
+
+    Q = Q_A (x) Q_S, with eigenvectors Q_A of A and Q_S of S.
+    """
 
     kronecker: KroneckerRule
     omega: float
@@ -275,8 +275,18 @@ class EigenRule:
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Eigen:
         moments = self.kronecker.init(inputs, outputs, replicas, rng)
-        (basis,) = eigenbases([moments])
+        basis = eigenbasis(moments)
         return Eigen(moments, basis.inputs, basis.outputs, basis.values, basis.ok)
+
+    def observe(self, q: Eigen, taps: Taps, schedule: Number, step: int) -> Eigen:
+        if step % self.moments_interval == 0:
+            q = q._replace(moments=self.kronecker.observe(q.moments, taps, schedule, step))
+        if step % self.basis_interval == 0:
+            q = q.turned(eigenbasis(q.moments))
+        if step % self.scale_interval == 0:
+            squares = rotated_squares(taps, q.inputs, q.outputs)
+            q = q._replace(scale=torch.lerp(q.scale, squares, over(self.omega * schedule, squares)))
+        return q
 
     def factor(self, q: Eigen, damping: Damping) -> tuple[Diagonal, Bool[Tensor, " R"]]:
         return Diagonal(q.scale + over(damping, q.scale), q.inputs, q.outputs), q.ok
@@ -289,30 +299,6 @@ class EigenRule:
         moments = q.moments if damping is None else damped(q.moments, damping)
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
-
-
-class EigenLayers(PerLayer):
-    """EK-FAC (George et al. 2018) for all layers; the processes of a fit share the eigendecompositions."""
-
-    rule: EigenRule
-
-    def observe(
-        self, statistics: tuple[Eigen, ...], taps: tuple[Taps, ...], schedule: Number, step: int
-    ) -> tuple[Eigen, ...]:
-        rule, every = self.rule, statistics
-        if step % rule.moments_interval == 0:
-            moments = (rule.kronecker.observe(q.moments, t, schedule, step) for q, t in zip(every, taps, strict=True))
-            every = tuple(q._replace(moments=m) for q, m in zip(every, moments, strict=True))
-        if step % rule.basis_interval == 0:
-            bases = eigenbases([q.moments for q in every])
-            every = tuple(q.turned(b) for q, b in zip(every, bases, strict=True))
-        if step % rule.scale_interval == 0:
-            squares = (rotated_squares(t, q.inputs, q.outputs) for q, t in zip(every, taps, strict=True))
-            scales = (
-                torch.lerp(q.scale, s, over(rule.omega * schedule, s)) for q, s in zip(every, squares, strict=True)
-            )
-            every = tuple(q._replace(scale=r) for q, r in zip(every, scales, strict=True))
-        return every
 
 
 def _gram(root: Tensor) -> Tensor:

@@ -79,7 +79,9 @@ class Laplace(PointEstimate, GaussianPosterior):
         """Measure F at M and, with `evidence`, set the prior variances to the maximum of the evidence."""
         kind = self._structure
         examples = batches if kind.passes == 1 else list(batches)
-        state = state._replace(curvature=kind.measured(lambda: self.curvature_taps(state, examples, rng), rng))
+        replicas = len(state.common.alive)
+        measured = kind.measured(lambda: self.curvature_taps(state, examples, rng), replicas, rng)
+        state = state._replace(curvature=measured)
         if not self.evidence:
             return state
         eta = least_on_grid(lambda etas: self._occam(state, etas), state.eta, LEAST, MOST, ROUNDS)

@@ -62,7 +62,7 @@ class EachLayer:
         zero = torch.zeros(replicas, 1, 1, dtype=rng.dtype, device=rng.device)
         return tuple(Diagonal(zero.repeat(1, i, o), eye(i), eye(o)) for i, o in self.shapes)
 
-    def measured(self, passes: Passes, rng: Rng) -> tuple[Diagonal, ...]:
+    def measured(self, passes: Passes, replicas: int, rng: Rng) -> tuple[Diagonal, ...]:
         if not self.rotated:
             return tuple(map(Diagonal, mean_of(lambda taps: gradient_moments(taps)[1], passes)))
         bases = [kronecker.eigenbasis(moments) for moments in kronecker_moments(self.rule, passes, rng)]
@@ -92,12 +92,10 @@ class Whole:
     def nothing(self, replicas: int, rng: Rng) -> Float[Tensor, "R W W"]:
         return torch.zeros_like(self.dense.init(self.dense.shapes, replicas, rng))
 
-    def measured(self, passes: Passes, rng: Rng) -> Float[Tensor, "R W W"]:
-        fisher: Tensor | None = None
+    def measured(self, passes: Passes, replicas: int, rng: Rng) -> Float[Tensor, "R W W"]:
+        fisher = self.nothing(replicas, rng)
         for share, taps in shares(passes):
-            start = self.nothing(len(taps[0].grads), rng) if fisher is None else fisher
-            fisher = self.dense.observe(start, taps, share, 1)
-        assert fisher is not None
+            fisher = self.dense.observe(fisher, taps, share, 1)
         return fisher
 
     def factor(self, fisher: Float[Tensor, "R W W"], damping: Dampings) -> Factor:
@@ -116,18 +114,16 @@ class LowRank:
         zeros = tuple(torch.zeros(replicas, i, o, dtype=rng.dtype, device=rng.device) for i, o in self.shapes)
         return LowRankFactor(tuple(z.unsqueeze(1).repeat(1, self.rank, 1, 1) for z in zeros), zeros)
 
-    def measured(self, passes: Passes, rng: Rng) -> LowRankFactor:
-        fisher: LowRankFactor | None = None
+    def measured(self, passes: Passes, replicas: int, rng: Rng) -> LowRankFactor:
+        columns, diagonal = self.nothing(replicas, rng)
         for share, taps in shares(passes):
-            columns, diagonal = self.nothing(len(taps[0].grads), rng) if fisher is None else fisher
             new, _ = leading(columns, taps, 1 - share, share, self.iterations, rng)
             rest = []
             for u, v, d, h in zip(columns, new, diagonal, gradient_moments(taps)[1], strict=True):
                 exact = (1 - share) * (u.square().sum(1) + d) + share * h
                 rest.append((exact - v.square().sum(1)).clamp_min(0))  # negative only through rounding
-            fisher = LowRankFactor(new, tuple(rest))
-        assert fisher is not None
-        return fisher
+            columns, diagonal = new, tuple(rest)
+        return LowRankFactor(columns, diagonal)
 
     def factor(self, fisher: LowRankFactor, damping: Dampings) -> LowRankFactor:
         pairs = zip(fisher.diagonal, each_layer(damping, len(fisher.diagonal)), strict=True)

@@ -101,9 +101,8 @@ class SLANG(natural.NaturalPosterior):
         if self.bias_prior_variance is None:
             return super().variances(state)
         rows = []
-        for eta, m, bias in zip(super().variances(state), state.mean, self.net.biases, strict=True):
-            first = m[:, :, :1]
-            rows.append(eta * torch.ones_like(first) if isinstance(eta, Tensor) else torch.full_like(first, eta))
+        for m, bias in zip(state.mean, self.net.biases, strict=True):
+            rows.append(torch.full_like(m[:, :, :1], self.prior_variance))
             if bias:
                 rows[-1][:, -1] = self.bias_prior_variance
         return tuple(rows)

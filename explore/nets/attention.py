@@ -60,13 +60,11 @@ class Attention(nn.Module):
             every.append(mask if mask.dim() == 2 else mask.unflatten(0, (-1, self.num_heads)))
         if padding is not None:
             every.append(padding[:, None, None])
-        added: Any = None
-        for each in every:
-            if each.dtype == torch.bool:
-                each = torch.zeros_like(each, dtype=q.dtype).masked_fill(each, -torch.inf)
-            each = F.pad(each, (0, more)) if more else each
-            added = each if added is None else added + each
-        return added
+        if not every:
+            return None
+        scores = [torch.where(m, -torch.inf, q.new_zeros(())) if m.dtype == torch.bool else m for m in every]
+        added: Any = sum(scores)
+        return F.pad(added, (0, more)) if more else added
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -194,16 +194,16 @@ class Net(Passes, Network):
         """
         return self._forward(layers, x, samples, train=True, seed=seed)
 
-    def traced(self, layers: Layers, x: Tensor, seed: int = 0) -> Pass:
-        """Run one sample of one replica as `train_forward` does, differentiable with respect to all `layers`."""
+    def traced(self, layers: Layers, x: Tensor, seed: int = 0) -> tuple[Pass, Calls]:
+        """Run one sample of one replica as `train_forward` does, differentiable with respect to all `layers`.
+
+        Also return the calls of the layers with a distribution.
+        """
         if self.apart:
             names = listed([slot.called for slot in self._entries.values()])
             raise InputError(f"optimisers support no distribution over {names}; leave it out by bayesian=")
-        return self._run(layers, x, None, taps=True, train=True, seed=seed)
-
-    def calls(self, traced: Pass) -> Calls:
-        """Return the calls of the layers with a distribution in a pass."""
-        return Calls(self._slots, traced.calls)
+        done = self._run(layers, x, None, taps=True, train=True, seed=seed)
+        return done, Calls(self._slots, done.calls)
 
     def output(self, layers: Layers, x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
         """Return only the output, differentiable with respect to all tensors in `layers` that require gradients."""
@@ -233,8 +233,8 @@ class Net(Passes, Network):
         single = done.out.shape[-1] == 1 and not points and not self._norms  # batch norm mixes examples
 
         def gradients(dout: Tensor) -> Sequence[Tensor]:
-            grads = torch.autograd.grad(done.out, wanted, dout, retain_graph=not single, allow_unused=True)
-            return [torch.zeros_like(w) if g is None else g for g, w in zip(grads, wanted, strict=True)]
+            keep = not single
+            return torch.autograd.grad(done.out, wanted, dout, keep, allow_unused=True, materialize_grads=True)
 
         def pullback(dout: Tensor) -> LayerTaps:
             if single and not one:

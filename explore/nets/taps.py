@@ -75,10 +75,10 @@ class Record:
     """One forward pass at a weight sample, and what the backward pass tells of it."""
 
     def __init__(self, net: Any, layers: tuple[Tensor, ...], x: Tensor, sample: int, seed: int):
-        done = net.traced(layers, x, seed)
+        done, self.calls = net.traced(layers, x, seed)
         self.returned, self.out = done.returned, done.out.detach()
         self.statistics = tuple(s.detach() for s in done.statistics)
-        self.calls, self.sample, self.y = net.calls(done), sample, cast(Tensor | None, None)
+        self.sample, self.y = sample, cast(Tensor | None, None)
         self.heard, self._kept = False, True  # whether a backward pass came, and whether to keep its gradients
         self.grads: list[Tensor | None] = [None] * len(self.calls.taps)
         self.fisher: list[LayerTaps] = []  # of the gradients of drawn targets

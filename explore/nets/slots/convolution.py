@@ -153,17 +153,14 @@ class ConvSlot(WeightSlot):
             patches = self.patches(a).permute(1, 2, 0)
         elif a.is_cpu:  # where products are slightly faster in this layout
             patches = F.unfold(a, self.kernel, self.spread, self.pad, self.step).transpose(1, 2)
-            patches = self._complete(patches.unflatten(2, (self.groups, -1)))
+            patches = patches.unflatten(2, (self.groups, -1))
+            patches = (F.pad(patches, (0, 1), value=1.0) if self.one else patches).flatten(-2)
         else:
             patches = Patches.apply(a, self).permute(1, 2, 0)
         if self.groups > 1:  # each group at positions of its own, in rows of its own
             blocks = patches.unflatten(2, (self.groups, 1, -1)) * torch.eye(self.groups).to(a)[..., None]
             patches = blocks.flatten(3).flatten(1, 2)
         return patches.unflatten(0, lead)
-
-    def _complete(self, patches: Tensor) -> Tensor:
-        """Append the constant 1 to the patches of each group: [..., g, n] -> [..., (g I)]."""
-        return (F.pad(patches, (0, 1), value=1.0) if self.one else patches).flatten(-2)
 
     def patches(self, a: Tensor) -> Tensor:
         """Return patches, [N, C, ...] -> [(g I), N, T], by one strided copy, several times as fast as `F.unfold`."""
@@ -176,10 +173,8 @@ class ConvSlot(WeightSlot):
         windows = a.as_strided(
             (channels, *self.kernel, count, *sides), (channel, *inner, example, *outer), a.storage_offset()
         )
-        # Always a copy, not a view: callers may modify it in place.
-        out = windows.clone(memory_format=torch.contiguous_format) if not self.one else None
-        if out is not None:
-            return out.view(self.inputs, count, -1)
+        if not self.one:  # always a copy, not a view: callers may modify it in place
+            return windows.clone(memory_format=torch.contiguous_format).view(self.inputs, count, -1)
         if a.requires_grad and torch.is_grad_enabled():
             each = windows.reshape(self.groups, self.group - 1, count, -1)
             return F.pad(each, (0, 0, 0, 0, 0, 1), value=1.0).flatten(0, 1)

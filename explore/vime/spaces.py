@@ -149,35 +149,28 @@ def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:
 
 def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
     """Return n elements as vectors [n, D], for a space that is not a Dict or Tuple."""
-    n, shape = len(values), space.shape or ()
+    n, shape, size = len(values), space.shape or (), math.prod(space.shape or ())
     if values.dtype.kind not in "biuf":
         raise InputError(f"{name} are of type {values.dtype}; expected numbers. {AGREE}")
     # In buffers, stable-baselines3 adds an axis to single numbers and flattens arrays with several axes.
-    if values.shape[1:] not in (shape, (size := math.prod(shape),)):
+    if values.shape[1:] not in (shape, (size,)):
         expected = ", ".join(map(str, ("n", *shape)))
         raise InputError(f"{name} have shape {list(values.shape)}; expected [{expected}]. {AGREE}")
     values = values.reshape(n, size)
     if isinstance(space, spaces.Box):
         return values.astype(np.float32)
     if isinstance(space, spaces.MultiBinary):
-        return _checked(values, np.zeros(size, int), np.full(size, 2), name).astype(np.float32)
+        return _one_hot(values, 0, 2, name)[..., 1]
     assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
-    first, choices = (np.ravel(v) for v in (space.start, space.n if isinstance(space, spaces.Discrete) else space.nvec))
-    columns = zip(_checked(values, first, choices, name).T, choices, strict=True)
-    return np.concatenate([_one_hot(column, int(n)) for column, n in columns], 1)
+    counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    columns = zip(values.T, np.ravel(space.start), np.ravel(counts), strict=True)
+    return np.concatenate([_one_hot(*column, name) for column in columns], 1)
 
 
-def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
-    """Return `values` [n, K] minus `first`. Raise InputError unless the results are whole numbers in [0, choices)."""
-    wrong = ~((values >= first) & (values < first + choices) & (values == np.floor(values)))
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        numbers = f"{first[column]} to {first[column] + choices[column] - 1}"
-        raise InputError(f"{name} hold {values[row, column]}; expected whole numbers from {numbers}. {AGREE}")
-    return values.astype(int) - first
-
-
-def _one_hot(choices: Array, n: int) -> Array:
-    one_hot = np.zeros((len(choices), n), np.float32)  # np.eye(n)[choices] would need n x n numbers
-    one_hot[np.arange(len(choices)), choices] = 1
-    return one_hot
+def _one_hot(values: Array, first: int, count: int, name: str) -> Array:
+    """Return the numbers [...] as vectors [..., count]. Raise InputError unless they are among `count` from `first`."""
+    one_hot = values[..., None] == np.arange(first, first + count)
+    if not (valid := one_hot.any(-1)).all():
+        numbers = f"{first} to {first + count - 1}"
+        raise InputError(f"{name} hold {values[~valid][0]}; expected whole numbers from {numbers}. {AGREE}")
+    return one_hot.astype(np.float32)

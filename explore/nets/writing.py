@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from explore.core.errors import InputError
+from explore.nets.slots.norms import STATISTICS
 
 Tensors = dict[str, Tensor]
-NORM = ("weight", "bias", "running_mean", "running_var")
 PARTS = ("query", "key", "value")  # Linear layers of an `Attention`
 
 
@@ -37,7 +37,7 @@ def named(slots: Sequence[Any], layers: Sequence[Any], sample: int) -> Tensors:
 
 def of(slot: Any, tensors: Mapping[str, Tensor]) -> Tensors:
     """Return the parameters and buffers of the layer of a slot by their names in that layer."""
-    keys = getattr(slot, "sizes", NORM)
+    keys = getattr(slot, "sizes", STATISTICS)
     names = ((key, f"{_prefix(slot.name)}{key}") for key in keys)
     return {key: tensors[name] for key, name in names if name in tensors}
 
@@ -61,7 +61,7 @@ def rewritten(tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> Tensor
     """Return tensors of the user's module by the names of the layers that were rewritten; the inverse of `restored`."""
     values = _turned(tensors, kinds)
     for prefix in (_prefix(name) for name, kind in kinds.items() if kind == "with activation"):
-        values |= {f"{prefix}0.{key}": values[f"{prefix}{key}"] for key in NORM if f"{prefix}{key}" in values}
+        values |= {f"{prefix}0.{key}": values[f"{prefix}{key}"] for key in STATISTICS if f"{prefix}{key}" in values}
     for prefix, kind in _attention(kinds):
         apart = (values.get(f"{prefix}{part[0]}_proj_weight") for part in PARTS)
         weights = values[f"{prefix}in_proj_weight"].chunk(3) if kind == "packed" else apart

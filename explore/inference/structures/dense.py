@@ -31,7 +31,7 @@ class DenseFactor(NamedTuple):
         return self._combine(flatten(eps))
 
     def logdet(self) -> Float[Tensor, " R"]:
-        return -2 * self._matrix().diagonal(dim1=1, dim2=2).log().sum(1)
+        return -2 * flatten(self.rows).diagonal(dim1=1, dim2=2).log().sum(1)
 
     def variance(self) -> Means:
         return tuple(x.square().sum(1) for x in self.rows)
@@ -49,12 +49,9 @@ class DenseFactor(NamedTuple):
             parts.append((white @ white.mT).square().sum((2, 3)) / s**2)
         return torch.cat(parts, 1)
 
-    def _matrix(self) -> Float[Tensor, "R W W"]:
-        return flatten(self.rows)
-
     def _inner(self, v: Weights) -> Float[Tensor, "R S W"]:
         """Return L^-1 v, where P = L L^T."""
-        return flatten(v) @ self._matrix().mT
+        return flatten(v) @ flatten(self.rows).mT
 
     def _combine(self, c: Float[Tensor, "R S W"]) -> Weights:
         """Return L^-T c, where P = L L^T."""

@@ -6,6 +6,7 @@ and the network gives them their names, shapes and types back before it calls th
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -79,8 +80,7 @@ def _rows(values: list[Tensor]) -> Tensor:
     real = [value.dtype for value in values if value.is_floating_point()]
     if not real:
         return torch.cat([value.reshape(len(value), -1).long() for value in values], 1)
-    dtype = max(real, key=lambda kind: torch.finfo(kind).bits)
-    dtype = torch.float32 if torch.finfo(dtype).bits < 32 else dtype
+    dtype = reduce(torch.promote_types, real, torch.float32)
     if dtype == torch.float32 and any(
         not v.is_floating_point() and bool((v.long().abs() > EXACT).any()) for v in values
     ):

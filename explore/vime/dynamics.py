@@ -110,11 +110,7 @@ class DynamicsState(NamedTuple):
 
 
 class Dynamics(Bonus):
-    """A Bayesian neural network for p(o' | o, a), on data standardised by the means and scales of the last training.
-
-    The I `inputs` are the observation o (first O numbers) and the action a; the O `outputs`, the next observation o'.
-    Subclasses score transitions in their own way.
-    """
+    """A Bayesian neural network for p(o' | o, a), on data standardised by the means and scales of the last training."""
 
     Settings = DynamicsSettings
 

@@ -42,7 +42,7 @@ def errors(posterior: NoisyEKFAC, state: State, batch: Batch, rng: Rng) -> list[
     _, precision, scale = posterior.gaussian(state)
     weights, gamma = posterior.sample(state, 100, rng), scale / posterior.prior_variance
     noise = posterior.likelihood.sample_noise(state.common.noise, 100, rng)
-    seen = train_pass(posterior, state, weights, noise, batch, posterior.net.forward)
+    seen = train_pass(posterior, state, weights, noise, batch)
     taps = steps.fisher_taps("exact", posterior.likelihood, seen, rng)
     exact, ours, kfac = [], [], []
     for block, q, t in zip(precision.blocks, state.statistics, taps, strict=True):  # type: ignore[attr-defined]

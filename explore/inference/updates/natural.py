@@ -5,7 +5,6 @@ Subclass `NaturalGradient` for a new structure of the Fisher matrix, and `Natura
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -80,8 +79,7 @@ class NaturalPosterior(GaussianPosterior):
         """Return the `noisy_weights` W of this progress of training, and the training pass at W."""
         parts *= parallel.world().held
         weights, noise = self.noisy_weights(state, progress, rng, parts)
-        forward = partial(steps.forward_in_parts, self.net, parts=parts, seed=int(state.common.step))
-        return weights, steps.train_pass(self, state, weights, noise, batch, forward)
+        return weights, steps.train_pass(self, state, weights, noise, batch, parts)
 
 
 class NaturalState(NamedTuple):

@@ -1,8 +1,7 @@
 """Building blocks of updates: the training pass, Fisher gradients, step limits, and the final state."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -40,16 +39,11 @@ class Pass(NamedTuple):
 
 
 def train_pass(
-    posterior: Predictive,
-    state: State,
-    weights: Sequence[Layer],
-    noise: Noise,
-    batch: Batch,
-    forward: Callable[..., tuple[Tensor, Pullback]] | None = None,
+    posterior: Predictive, state: State, weights: Sequence[Layer], noise: Noise, batch: Batch, parts: int = 1
 ) -> Pass:
-    """Run the network in training mode (or `forward`) at S weight samples, and backpropagate the log-likelihood."""
-    forward = forward or partial(posterior.net.train_forward, seed=int(state.common.step))
-    out, pullback = forward(posterior.layers(state, weights), batch.x)
+    """Run the network in training mode at S weight samples for each part of the batch, and backpropagate."""
+    layers, seed = posterior.layers(state, weights), int(state.common.step)
+    out, pullback = forward_in_parts(posterior.net, layers, batch.x, parts, seed)
     y = batch.y.unsqueeze(1)
     nll = parallel.mean(-posterior.likelihood.log_prob(noise, out, y).mean((1, 2)))
     score = posterior.likelihood.score(noise, out, y)

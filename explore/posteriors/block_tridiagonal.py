@@ -174,6 +174,7 @@ class BlockTridiagonal(NaturalGradient):
     """Noisy block-tridiagonal K-FAC, with one `Factor` over all layers; the defaults are those of noisy K-FAC."""
 
     prior_error: ClassVar[str] = "split damping is part of its density"
+    decomposes = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,10 +184,6 @@ class BlockTridiagonal(NaturalGradient):
     @property
     def structure(self) -> BlockTridiagonalKronecker:
         return BlockTridiagonalKronecker(KroneckerRule(self.beta))
-
-    @property
-    def decomposes(self) -> bool:
-        return True
 
 
 def _cross(x: Float[Tensor, "R _S B 1 _I"], y: Float[Tensor, "R S B 1 _J"]) -> Tensor:

@@ -27,10 +27,7 @@ class MAP(PointEstimate):
     momentum: float = 0.9  # of sgd
 
     ranges: ClassVar[dict[str, str]] = {"momentum": "[0, 1)"}
-
-    @property
-    def certain(self) -> bool:
-        return True
+    certain = True
 
     def turn(self, step: int, progress: float) -> Turn:
         if self.optimiser == "adam":

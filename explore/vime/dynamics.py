@@ -222,11 +222,9 @@ class Dynamics(Bonus):
         return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the posterior's state and the scales as tensors by name."""
         return tree.save(self.state)
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Resume from the `state_dict` of a model with the same settings."""
         self.state = tree.restore(self.state, saved)
 
     def _target(self, inputs: Tensor, following: Tensor) -> Float[Tensor, "1 n O"]:

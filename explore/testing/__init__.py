@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 # Lets pytest show the compared values next to the messages of the checks.
-PARTS = ("density", "likelihoods", "rules", "subject", "suite", "updates", "values")
+PARTS = ("density", "likelihoods", "rules", "subject", "suite", "values")
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
 
 from explore import registry  # noqa: E402
-from explore.testing import density, likelihoods, rules, updates, values  # noqa: E402, F401 (importing some adds checks)
+from explore.testing import density, likelihoods, rules, values  # noqa: E402, F401 (importing some adds checks)
 from explore.testing.subject import Subject  # noqa: E402
 
 __all__ = ["check_acquisition", "check_likelihood", "check_posterior"]

@@ -1,7 +1,8 @@
-"""Checks for posteriors: pure functions, saved states, failed replicas, training and settings."""
+"""Checks for posteriors: pure functions, saved states, replicas, training and settings."""
 
 import contextlib
 import dataclasses
+import functools
 import io
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +21,10 @@ from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.testing import oracles
 from explore.testing.subject import KINDS, MLP, NETS, PARTS, N, R, Subject, data, finish, outputs, seeded, start, train
-from explore.testing.suite import Suite, assert_same_bits
+from explore.testing.suite import Suite, assert_close, assert_same_bits
 
 POSTERIORS = Suite()
+CACHED = ("sampling", "step_factor")  # matrix factors, which are not unique (eigenvectors of equal eigenvalues)
 VARIANTS = ("mlp", "norm-frozen", "norm-adam")  # a network, and batch-norm policy
 KNOWN_NOISE = Gaussian(noise_std=0.5)
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -78,6 +80,35 @@ def a_saved_state_continues_bit_for_bit(subject: Subject, variant: str) -> None:
     loaded = tree.restore(posterior.init(N, R, seeded(8)), torch.load(file, weights_only=True))
     one, two = (train(posterior, s, batch, seeded(4)) for s in (loaded, state))
     assert_same_bits(one, two, "continues differently after its state was saved and loaded")
+
+
+@POSTERIORS.check("mlp", "norm-adam")
+def three_replicas_equal_lone_runs(subject: Subject, net: str) -> None:
+    # Kernels round differently with and without a batch, by 1e-15 per operation, which 12 updates amplify.
+    posterior = subject.build(**subject.variant(net))
+    batch = data(posterior.net)
+    together = _run(posterior, batch, R, Rng)
+    for r in (0, R - 1):
+        part = slice(r, r + 1)
+        alone = _run(posterior, tree.part(batch, part), 1, functools.partial(oracles.Lone, r, R))
+        expect_equal_states(tree.part(together, part), alone, f"replica {r} differs from a run of this replica alone:")
+
+
+def _run(posterior: Any, batch: Batch, replicas: int, kind: Callable[..., Rng]) -> tuple[State, Any]:
+    """Return the state after 12 updates with increasing progress, and samples; `kind` makes the random streams."""
+    rng = seeded(kind=kind)
+    state = start(posterior, N, replicas, rng)
+    for i in range(12):
+        state, _ = posterior.update(state, batch, rng, i / 12)
+    return state, posterior.sample(state, 3, seeded(9, kind=kind))
+
+
+def expect_equal_states(actual: tuple[State, Any], expected: tuple[State, Any], why: str) -> None:
+    """Assert that two pairs (state, samples) agree. Cached matrix factors are compared through the samples only."""
+    for (path, a), (_, b) in zip(*map(tree.leaves, (actual[0], expected[0])), strict=True):
+        if path.partition(".")[0] not in CACHED:
+            assert_close(a, b, f"{why} {path}", rtol=1e-9)
+    assert_close(actual[1], expected[1], f"{why} samples", rtol=1e-9)
 
 
 @POSTERIORS.check("y:nan", "y:inf", "x:nan", "x:1e200", "y:1e200")

@@ -18,7 +18,7 @@ from explore.execution import parallel
 from explore.execution.graphs import Updates
 from explore.testing.subject import N, R, Subject, data, seeded, start, train
 from explore.testing.suite import Suite, assert_close, assert_same_bits
-from explore.testing.updates import expect_equal_states
+from explore.testing.values import expect_equal_states
 from tests.contracts.declared import subjects
 from tests.tape import Tape
 

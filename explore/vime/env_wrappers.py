@@ -30,11 +30,10 @@ KEYS = ("extrinsic_reward", "intrinsic_reward", "intrinsic_raw")
 RETURNS = ("extrinsic_return", "intrinsic_return")
 
 
-_NUMBERS = itertools.count()  # of episodes in this process
-
-
 class Numbers:
     """The number of the current episode of each parallel environment; no two episodes have the same."""
+
+    _unused = itertools.count()  # shared by all environments of this process
 
     def __init__(self, environments: int):
         self._now = np.zeros(environments, int)
@@ -42,7 +41,7 @@ class Numbers:
 
     def begin(self, where: Array) -> None:
         """Begin new episodes in the environments of the mask `where` [n]."""
-        self._now[where] = [next(_NUMBERS) for _ in range(int(where.sum()))]
+        self._now[where] = [next(self._unused) for _ in range(int(where.sum()))]
 
     def episodes(self) -> Array:
         """Return the index of each environment and the number of its episode, [n, 2]."""

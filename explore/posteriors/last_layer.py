@@ -165,7 +165,7 @@ class LastLayer(GaussianPosterior):
             squares = state.squares + (variance * (values - data * explained * (1 + variance / eta))).sum(1)
             half = 0.5 * count.expand_as(squares)
             last, noise = noise, Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
-            if ((noise.rate - last.rate).abs() <= SETTLED * noise.rate).all():
+            if not noise.rate.is_meta and ((noise.rate - last.rate).abs() <= SETTLED * noise.rate).all():
                 break
         noise = Gamma(*(value.to(state.common.noise.rate) for value in noise))
         data = (count * (noise.shape / noise.rate).double()).unsqueeze(1)

@@ -138,8 +138,11 @@ class VIMECallback(BaseCallback):
         if normalise is not None:
             vars(normalise.venv).pop("step_wait", None)
         if not self._paid:
-            start = "it starts after the rollout that brings the stored transitions to `minimum`"
-            warnings.warn(f"the bonus was always 0: {start}; train longer, or lower `minimum`", stacklevel=2)
+            self._unpaid()
+
+    def _unpaid(self) -> None:
+        start = "it starts after the rollout that brings the stored transitions to `minimum`"
+        warnings.warn(f"the bonus was always 0: {start}; train longer, or lower `minimum`", stacklevel=2)
 
     def _on_rollout_start(self) -> None:
         self._steps: list[tuple[Array, ...]] = []

@@ -66,6 +66,7 @@ def names(option: str, kind: str, allowed: Iterable[str], default: Iterable[str]
     """Make an option that takes names; without a default it takes all. The help calls an empty default "all", too."""
     allowed = list(allowed)
     chosen = allowed if default is None else list(default)
+    assert set(chosen) <= set(allowed), f"the default of {option} is not allowed: {chosen}"
     note = "[default: all]" if chosen in (allowed, []) else f"[default: {','.join(chosen)}]"
     return click.option(option, type=Names(kind, allowed), default=chosen, help=note)
 

@@ -15,7 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ def updates(posterior: Any, rng: Rng) -> Updates:
     return Updates(posterior, rng, Cuda(rng) if recorded else None)
 
 
+@runtime_checkable
 class Recorder(Protocol):
     """The interface of recorders, which record an update once and can then replay it on the same memory.
 

@@ -193,7 +193,7 @@ def _steps(history: History) -> Section:
         for name, values in step["rows"].items():
             changes = (values or {}).items() if step["kind"] in ("measure", "withdraw") else ()
             results = {t: ["failed" if v is None else _text(v) for v in change["values"]] for t, change in changes}
-            told = [f"{t} {', '.join(results[t]) or 'none'}, from {change['from']}" for t, change in changes]
-            names.append(f"{short(name)} ({'; '.join(told)})" if told else short(name))
+            measured = [f"{t} {', '.join(results[t]) or 'none'}, from {change['from']}" for t, change in changes]
+            names.append(f"{short(name)} ({'; '.join(measured)})" if measured else short(name))
         rows.append([str(number), step["time"][:16].replace("T", " "), step["kind"], ", ".join(names)])
     return Section("Steps", header=["batch", "time (UTC)", "step", "rows"], rows=rows, fold=True)

@@ -47,7 +47,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     with reading(policy / "model.pt", "model", run_id(folder)) as saved:
         load_policy(model, saved)
     for i in range(EPISODES if first else 1):
-        frames, total, success = _episode(model, env, derived(seed, 0, 2, i) if i else derived(seed, 0, 2), not first)
+        frames, total, success = _episode(model, env, derived(seed, 0, 2 + i), not first)
         if success:
             break
     path = folder / f"{series(settings, seed)}{'-first' if first else ''}.gif"

@@ -149,7 +149,7 @@ def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
         "stopped": chosen.stopped or None if chosen else None,
         "measured": len(campaign.measured),
         "pool": len(campaign.pool),
-        "partly": [row.id for row in campaign.partly if row not in campaign.failed],
+        "partly": [row.id for row in campaign.partly if not campaign.state.has_failed(row)],
         "failed": [row.id for row in campaign.failed],
         "skipped": [row.id for row in campaign.skipped],
         "notes": outcome.notes,

@@ -58,8 +58,8 @@ class Answers(Sheet):
             raise InputError(f"{self._where(line)}: no identifier. Fill in {' or '.join(map(shown, self._ids))}.")
         names = [self._resolved(line, text) for text in written]
         if names[0] != names[-1]:
-            one, other = (f"names row {shown(text)}" for text in written)
-            problem = f"{shown(ID)} {one}, but {shown(self.schema.id_column)} {other}"
+            by_id, by_column = (f"names row {shown(text)}" for text in written)
+            problem = f"{shown(ID)} {by_id}, but {shown(self.schema.id_column)} {by_column}"
             raise InputError(f"{self._where(line)}: {problem}. Empty the wrong cell.")
         cells = self._table.cells(self._at[names[0]])
         for column, cell in self.cells(line).items():

@@ -116,8 +116,8 @@ class Campaign(AbstractContextManager["Campaign"]):
         Skipped rows are not suggested until they are released. To retract is to withdraw all results. Raise InputError
         if the operation does not apply to a row.
         """
-        given = [row.id for row in self.pending] if names is None else names
-        ids = list(dict.fromkeys(self.state.resolve(name.strip(), self.ids) for name in given))
+        chosen = [row.id for row in self.pending] if names is None else names
+        ids = list(dict.fromkeys(self.state.resolve(name.strip(), self.ids) for name in chosen))
         for row in (self.state.rows.get(name, Row(name)) for name in ids):
             name, done = short(row.id), "failed" if self.state.has_failed(row) else "is already measured"
             problem = {
@@ -131,7 +131,7 @@ class Campaign(AbstractContextManager["Campaign"]):
         self.notes.append(f"{sentence}: {self._listed(ids)}." if ids else "No row is pending.")
         for row in self._change(kind, dict.fromkeys(ids)):
             if kind == "retract":
-                row.told = row.told | {target: [] for target in row.values}
+                row.overrides = row.overrides | {target: [] for target in row.values}
             else:
                 row.pending, row.skipped = None, kind == "skip"
 

@@ -62,8 +62,9 @@ def _groups(table: Table, rows: Sequence[Row], old: Schema) -> Iterator[tuple[li
         cells = {n: row.cells.get(was, "") for was, n in column.items()}
         measured = {t: value for t, value in row.table.items() if t in new.targets}
         known[row.id if by_id else fingerprint(cells)].append(replace(row, table=measured))
+    is_key = by_id or (new.id_column is None and set(column) == set(new.features))  # else its part without new columns
     for line, k in enumerate(table.keys):
-        lines[k if by_id else fingerprint({n: table.features[n][line] for n in column.values()})].append(line)
+        lines[k if is_key else fingerprint({n: table.features[n][line] for n in column.values()})].append(line)
     yield from ((alike, known[mark]) for mark, alike in lines.items() if mark in known)
     missing = [row for mark, alike in known.items() if mark not in lines for row in alike]
     if missing and (by_id or not (removed or added)):
@@ -86,16 +87,18 @@ def _rewritten(
     def fitting(row: Row) -> list[int]:
         if by_id:
             return [line for line in lines.tolist() if canonical(table.keys[line]) == canonical(row.id)]
-        left = lines
+        remaining = lines
         for name, cell in row.cells.items():
-            if (value := number(cell)) is not None and not value.is_integer():
-                left = left[np.isclose(numbers(name)[left], value, rtol=ROUNDING, atol=0)]
-            left = np.array([line for line in left.tolist() if same(table.features[name][line], cell)], int)
-        return cast(list[int], left.tolist())
+            if (value := number(cell)) is not None and not value.is_integer():  # as `same`, for many lines at once
+                remaining = remaining[np.isclose(numbers(name)[remaining], value, rtol=ROUNDING, atol=0)]
+            else:
+                equal = [line for line in remaining.tolist() if same(table.features[name][line], cell)]
+                remaining = np.array(equal, int)
+        return cast(list[int], remaining.tolist())
 
     fits = [(row, fitting(row)) for row in rows]
-    taken = Counter(line for _, some in fits for line in some)
-    yield from ((some, [row]) for row, some in fits if len(some) == 1 and taken[some[0]] == 1)
+    uses = Counter(line for _, lines_of_row in fits for line in lines_of_row)
+    yield from ((found, [row]) for row, found in fits if len(found) == 1 and uses[found[0]] == 1)
 
 
 def _pairs(lines: Mapping[int, Measurements], rows: Sequence[Row]) -> dict[int, Row]:

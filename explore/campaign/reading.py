@@ -90,7 +90,8 @@ class Reading:
             row.gone, row.cells = False, cells
             row.read(measured, schema.targets)
             if schema.classes and failed:  # a class may be declared as a failure now
-                row.told = {t: [None if folded(str(v)) in failed else v for v in vs] for t, vs in row.told.items()}
+                each = row.overrides.items()
+                row.overrides = {t: [None if folded(str(v)) in failed else v for v in vs] for t, vs in each}
         for row in (row for row in self._state.in_table if row.id not in self.at):
             row.gone = True
             if row.values or row.pending is not None or row.skipped:
@@ -103,7 +104,7 @@ class Reading:
             rows = [row, *([before] if before and before.pending is not None else [])]
             repeats = len(new) == 1 and any(known.agrees({target: new[0]}) for known in rows)
             if not repeats and sorted(map(repr, new)) != sorted(map(repr, row.values.get(target, []))):
-                row.told = row.told | {target: new}
+                row.overrides = row.overrides | {target: new}
 
     def _compare(self, before: Mapping[str, Row], labels: str) -> None:
         """Add a step with the rows whose measurements differ from `before`, and notes on them."""
@@ -112,7 +113,7 @@ class Reading:
             former = before.get(row.id) or Row(row.id)
             old, new = former.values, row.values
             for target in (t for t in {**old, **new} if old.get(t) != new.get(t)):
-                source = labels if row.told.get(target) not in (None, former.told.get(target)) else "table"
+                source = labels if row.overrides.get(target) not in (None, former.overrides.get(target)) else "table"
                 changes.setdefault(row.id, {})[target] = {"values": new.get(target, []), "from": source}
                 self._note(former, target, old.get(target, []), new.get(target, []), source)
             row.skipped = row.skipped and not any(change["values"] for change in changes.get(row.id, {}).values())
@@ -153,11 +154,11 @@ class Reading:
                 if len(values) > 1:
                     text = f"{name} ({t} {_values(values)}: {_values([row.mean[t]])})"
                     self._lines[f"Measured more than once; the {used} is used: {{}}."].append(text)
-            for t, cell in ((t, f"{name} ({t} {_values([row.table[t]])}") for t in row.told if t in row.table):
-                if not row.told[t]:
+            for t, cell in ((t, f"{name} ({t} {_values([row.table[t]])}") for t in row.overrides if t in row.table):
+                if not row.overrides[t]:
                     self._lines[f"The table still has withdrawn measurements: {{}}. {advice}"].append(f"{cell})")
                 elif not row.agrees({t: row.table[t]}):
-                    self._lines[unlike].append(f"{cell}, not {_values(row.told[t])})")
+                    self._lines[unlike].append(f"{cell}, not {_values(row.overrides[t])})")
 
 
 def _values(values: Sequence[Value]) -> str:

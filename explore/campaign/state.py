@@ -50,7 +50,7 @@ class Row:
     id: str  # its identifier, or else the fingerprint of its features; identical rows get a suffix -2, -3, ...
     cells: dict[str, str] = field(default_factory=dict)  # canonical features, by column
     table: dict[str, Value] = field(default_factory=dict)  # its target cells when the table was last read
-    told: dict[str, list[Value]] = field(default_factory=dict)  # used instead of a target's cell until the cell changes
+    overrides: dict[str, list[Value]] = field(default_factory=dict)  # count until the target's cell changes
     pending: int | None = None  # the step that suggested it, if it has no complete result yet
     suggestion: dict[str, Any] = field(default_factory=dict)  # prediction and score of the last suggestion
     skipped: bool = False  # never to be suggested
@@ -59,7 +59,7 @@ class Row:
     @property
     def values(self) -> dict[str, list[Value]]:
         """All measurements, by target; None stands for a failed experiment."""
-        values = {target: [value] for target, value in self.table.items()} | self.told
+        values = {target: [value] for target, value in self.table.items()} | self.overrides
         return {target: some for target, some in values.items() if some}
 
     @property
@@ -73,10 +73,10 @@ class Row:
         return all(t in values and _contains(values[t], value) for t, value in cells.items())
 
     def read(self, cells: Mapping[str, Value], targets: Sequence[str]) -> None:
-        """Set the row's target cells. What was told instead of a cell ends when the cell changes to another value."""
+        """Set the row's target cells. An override ends when the cell changes to another value."""
         changed = {t for t in targets if not _same(self.table, cells, t)}
-        kept = {t for t, values in self.told.items() if values and t in cells and _contains(values, cells[t])}
-        self.told = {t: values for t, values in self.told.items() if t not in changed or t in kept}
+        kept = {t for t, values in self.overrides.items() if values and t in cells and _contains(values, cells[t])}
+        self.overrides = {t: values for t, values in self.overrides.items() if t not in changed or t in kept}
         self.table = {t: value for t, value in self.table.items() if t not in targets} | dict(cells)
 
     def record(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class State:
             values = row.values
             row.cells, row.table, row.gone = now.cells, now.table, now.gone
             differ = [t for t in {**values, **row.values} if values.get(t) != row.values.get(t)]
-            row.told = row.told | {target: values.get(target, []) for target in differ}
+            row.overrides = row.overrides | {target: values.get(target, []) for target in differ}
             self.rows[name] = row
         return step
 

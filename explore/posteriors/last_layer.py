@@ -158,17 +158,21 @@ class LastLayer(GaussianPosterior):
         if self.forgetting < 1:
             count = count.minimum(self.stands_for(1) / self.kl_weight * state.seen.unsqueeze(1))
         noise, kind, explained = state.common.noise, self.likelihood, cross.square()
+
+        def weight(noise: Noise) -> Tensor:
+            return (count * (noise.shape / noise.rate).double()).unsqueeze(1)
+
         for _ in range(ROUNDS if kind.noise_std is None else 0):
-            data = (count * (noise.shape / noise.rate).double()).unsqueeze(1)
+            data = weight(noise)
             variance = (data * values + 1 / eta).reciprocal()
-            # Mean squared residuals: with c = `cross`, m = data * c * variance, this is c2 + m (values m - 2 c) + ...
+            # E[y^2], less what the mean explains, plus the variance of phi^T w; in one sum, with few operations.
             squares = state.squares + (variance * (values - data * explained * (1 + variance / eta))).sum(1)
             half = 0.5 * count.expand_as(squares)
             last, noise = noise, Gamma(kind.prior_shape + half, kind.prior_rate + half * squares.clamp_min(0))
             if not noise.rate.is_meta and ((noise.rate - last.rate).abs() <= SETTLED * noise.rate).all():
                 break
         noise = Gamma(*(value.to(state.common.noise.rate) for value in noise))
-        data = (count * (noise.shape / noise.rate).double()).unsqueeze(1)
+        data = weight(noise)
         precision = data * values + 1 / eta
         shared = state.common._replace(noise=noise)
         return state._replace(common=shared, basis=basis, precision=precision, mean=basis @ (data * cross / precision))
@@ -226,9 +230,9 @@ class LastLayer(GaussianPosterior):
         which are at most 0 and have an exponential prior, and of a scale common to all inputs. Only ratios matter:
         functions may be smooth in all inputs.
         """
-        told = (batch.x != batch.x.median(1, keepdim=True).values).sum(1) >= EVENTS
-        told[:, inputs:] = False
-        if not told.any():
+        judged = (batch.x != batch.x.median(1, keepdim=True).values).sum(1) >= EVENTS
+        judged[:, inputs:] = False
+        if not judged.any():
             return torch.ones_like(batch.x[:, 0])
         logs = batch.x.new_zeros(batch.x.shape[0], batch.x.shape[2]).requires_grad_()
         scale = logs.new_zeros(len(logs), 1).requires_grad_()
@@ -248,12 +252,12 @@ class LastLayer(GaussianPosterior):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            logs.detach().clamp_max_(0)[~told] = 0
-            below = logs.detach() - logs.detach().masked_fill(~told, -torch.inf).amax(1, keepdim=True)
-            if step == LOOK and below[told].min() > -LOOK * RATE / 2:  # an irrelevant one would be about twice as far
+            logs.detach().clamp_max_(0)[~judged] = 0
+            below = logs.detach() - logs.detach().masked_fill(~judged, -torch.inf).amax(1, keepdim=True)
+            if step == LOOK and below[judged].min() > -LOOK * RATE / 2:  # an irrelevant one would be about twice as far
                 break
         factors = below.exp()
-        return torch.where(told & (factors < RELEVANT), factors, 1.0)
+        return torch.where(judged & (factors < RELEVANT), factors, 1.0)
 
     def _leverage(self, state: LastLayerState, phi: Tensor) -> Float[Tensor, "R B O"]:
         """Return s: variances of the outputs over those of their noise."""

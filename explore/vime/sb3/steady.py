@@ -3,7 +3,8 @@
 import torch
 from stable_baselines3 import PPO
 
-FLOOR = 0.1  # of the deviation that divides advantages, relative to the largest one so far
+FLOOR = 0.1  # of the deviation that divides advantages, relative to the largest one so far ...
+DECAY = 0.95  # ... which loses weight with each rollout: a critic that is not trained yet makes the first one large
 
 
 class SteadyPPO(PPO):
@@ -11,12 +12,12 @@ class SteadyPPO(PPO):
 
     Once a task is solved, all returns are alike and advantages are noise. PPO divides them by their deviation, so the
     noise moves the policy as far as rewards did, and the task is lost again. Here the divisor is at least a tenth of
-    the largest deviation of a rollout so far. Mean and deviation are those of the rollout, not of a minibatch.
+    the largest deviation of a recent rollout. Mean and deviation are those of the rollout, not of a minibatch.
     """
 
     def _setup_model(self) -> None:
         super()._setup_model()
-        self.spread = torch.zeros(())  # the largest deviation so far
+        self.spread = torch.zeros(())  # the largest deviation, with decay
 
     def normalise(self) -> None:
         """Normalise the advantages in the rollout buffer, unless `normalize_advantage` is False."""
@@ -24,7 +25,7 @@ class SteadyPPO(PPO):
             return
         advantages = torch.as_tensor(self.rollout_buffer.advantages)
         deviation = advantages.std()
-        self.spread = torch.maximum(self.spread, deviation)
+        self.spread = torch.maximum(DECAY * self.spread, deviation)
         divisor = torch.maximum(deviation, FLOOR * self.spread) + 1e-8
         self.rollout_buffer.advantages = ((advantages - advantages.mean()) / divisor).numpy()
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gymnasium import spaces
 from sb3_contrib import QRDQN, TQC, TRPO, CrossQ, RecurrentPPO
-from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
+from stable_baselines3 import A2C, DDPG, DQN, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
@@ -24,10 +24,10 @@ from explore.core.errors import InputError, check_range
 from explore.runs.recorded import Values
 from explore.vime import IntrinsicReward, RewardSettings
 from explore.vime.bonuses import base as bonuses
-from explore.vime.sb3 import MaxInfoSAC
+from explore.vime.sb3 import MaxInfoSAC, SteadyPPO
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
-    "trpo": TRPO, "ppo": PPO, "ppo_lstm": RecurrentPPO, "a2c": A2C, "sac": SAC, "maxinfo": MaxInfoSAC, "td3": TD3,
+    "trpo": TRPO, "ppo": SteadyPPO, "ppo_lstm": RecurrentPPO, "a2c": A2C, "sac": SAC, "maxinfo": MaxInfoSAC, "td3": TD3,
     "ddpg": DDPG, "tqc": TQC, "crossq": CrossQ, "dqn": DQN, "qrdqn": QRDQN,
 }  # fmt: skip
 OFF_POLICY = {name for name, cls in ALGORITHMS.items() if issubclass(cls, OffPolicyAlgorithm)}

@@ -18,4 +18,5 @@ from explore.vime.sb3.replay_buffer import (
     VIMENStepReplayBuffer as VIMENStepReplayBuffer,
     VIMEReplayBuffer as VIMEReplayBuffer,
 )
+from explore.vime.sb3.steady import SteadyPPO as SteadyPPO
 from explore.vime.sb3.wrappers import BatchedVecEnv as BatchedVecEnv, VIMEVecEnv as VIMEVecEnv, monitored as monitored

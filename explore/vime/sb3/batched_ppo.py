@@ -26,6 +26,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from explore.core.errors import InputError
 from explore.core.rng import Rng
+from explore.vime.sb3.steady import SteadyPPO
 from explore.vime.spaces import Array
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam
@@ -55,7 +56,7 @@ class BatchedPPO:
     @staticmethod
     def refusal(model: BaseAlgorithm) -> str | None:
         """Return why a model cannot be trained with others, or None if it can."""
-        if type(model) is not PPO:
+        if type(model) not in (PPO, SteadyPPO):
             return f"{type(model).__name__} is not PPO"
         if not isinstance(model.policy.features_extractor, FlattenExtractor):
             return "observations are images or a Dict"
@@ -208,6 +209,9 @@ class _Iteration:
 
     def _rollout(self) -> _Batch:
         """Return the steps in the buffers of the models."""
+        for model in self.models:
+            if isinstance(model, SteadyPPO):
+                model.normalise()
 
         def stacked(name: str) -> Array:
             arrays = [getattr(model.rollout_buffer, name) for model in self.models]
@@ -224,7 +228,7 @@ class _Iteration:
         clip, clip_vf = first.clip_range(progress), first.clip_range_vf and first.clip_range_vf(progress)
         policies, values = self._predict(flat, batch.observations)
         advantages = batch.advantages
-        if first.normalize_advantage and advantages.shape[1] > 1:
+        if first.normalize_advantage and advantages.shape[1] > 1 and not isinstance(first, SteadyPPO):
             centred = advantages - advantages.mean(1, keepdim=True)
             advantages = centred / (advantages.std(1, keepdim=True) + 1e-8)
         difference = policies.log_prob(batch.actions) - batch.log_probs

@@ -15,12 +15,15 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.nn.utils import parameters_to_vector
 
 import explore.envs  # noqa: F401  (registers its environments)
+from explore.cli.rl.model import load_state_dict, state_dict
 from explore.core.errors import InputError
 from explore.core.rng import Rng
-from explore.vime.sb3 import BatchedPPO, VIMECallback
+from explore.vime.sb3 import BatchedPPO, SteadyPPO, VIMECallback
 from explore.vime.sb3.batched_ppo import _Iteration
+from explore.vime.sb3.steady import DECAY, FLOOR
 
 STEPS, COPIES = 20, 3
+LARGE = 1e3  # a deviation of advantages beside which all others are small
 SETTINGS = [
     ("explore/Chain-v0", {"target_kl": 0.003, "ent_coef": 0.02}),
     ("Pendulum-v1", {"clip_range_vf": 0.1, "max_grad_norm": 0.01}),
@@ -28,9 +31,9 @@ SETTINGS = [
 ]
 
 
-def model(env, seed, **settings) -> Any:
+def model(env, seed, kind=PPO, **settings) -> Any:
     settings = {"n_steps": STEPS, "batch_size": STEPS * COPIES, "n_epochs": 7, "learning_rate": 0.003} | settings
-    own = PPO("MlpPolicy", DummyVecEnv([partial(gym.make, env)] * COPIES), seed=seed, device="cpu", **settings)
+    own = kind("MlpPolicy", DummyVecEnv([partial(gym.make, env)] * COPIES), seed=seed, device="cpu", **settings)
     own.set_logger(Logger(None, []))
     return own
 
@@ -39,10 +42,12 @@ def weights(own):
     return parameters_to_vector(own.policy.parameters()).detach().clone()
 
 
-@pytest.mark.parametrize(("env", "settings"), SETTINGS)
+@pytest.mark.parametrize(("env", "settings"), [*SETTINGS, ("explore/Chain-v0", {"kind": SteadyPPO})])
 def test_steps_are_those_of_stable_baselines3(env, settings, monkeypatch):
     """One minibatch per epoch: their orders do not matter. Twice, for Adam's moments."""
     models = [model(env, seed, **settings) for seed in (1, 2, 3)]
+    if "kind" in settings:
+        models[0].spread = torch.tensor(LARGE)
     monkeypatch.setattr(_Iteration, "_collect", lambda *_: None)
     for _ in range(2):
         for own in models:
@@ -55,6 +60,8 @@ def test_steps_are_those_of_stable_baselines3(env, settings, monkeypatch):
             wanted.append((weights(own), own._n_updates))
             logs.append(dict(own.logger.name_to_value))
             own.policy, own.rollout_buffer, own._n_updates = before
+            if "kind" in settings:
+                own.spread = own.spread / DECAY  # not twice
         _Iteration(models, [Rng(seed) for seed in (1, 2, 3)]).run([Kept([])] * 3, 10**6)
         for own, (expected, updates), log in zip(models, wanted, logs, strict=True):
             torch.testing.assert_close(weights(own), expected, atol=1e-5, rtol=0)
@@ -64,6 +71,22 @@ def test_steps_are_those_of_stable_baselines3(env, settings, monkeypatch):
                 assert found[f"train/{name}"] == pytest.approx(log[f"train/{name}"], rel=1e-3, abs=1e-6), name
     if "target_kl" in settings:
         assert len({updates for _, updates in wanted}) > 1, "no policy stopped before another"
+
+
+def test_advantages_that_are_noise_stay_small():
+    """Steps are those of PPO, until advantages are a thousandth of what they were; a copy of a model knows that."""
+    plain, steady = (model("explore/Chain-v0", 1, kind).learn(STEPS * COPIES) for kind in (PPO, SteadyPPO))
+    torch.testing.assert_close(weights(steady), weights(plain), atol=1e-5, rtol=0)
+    assert steady.normalize_advantage and 0 < steady.spread < LARGE / 10
+    noise = np.random.default_rng(0).normal(size=(STEPS, COPIES))
+    for size, deviation in ((LARGE, 1.0), (1.0, 1 / (FLOOR * DECAY * LARGE))):
+        steady.rollout_buffer.advantages = np.float32(3 + size * noise / noise.std(ddof=1))
+        steady.normalise()
+        found = steady.rollout_buffer.advantages
+        assert found.mean() == pytest.approx(0, abs=1e-5) and found.std(ddof=1) == pytest.approx(deviation, rel=1e-3)
+    kept, other = state_dict(steady), model("explore/Chain-v0", 2, SteadyPPO)
+    load_state_dict(other, kept)
+    assert other.spread == steady.spread == np.float32(DECAY * LARGE)
 
 
 VIME: dict[str, Any] = {"minimum": 30, "updates": 2, "bonus": "kl", "posterior": "bbb"}

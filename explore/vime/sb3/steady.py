@@ -3,15 +3,15 @@
 import torch
 from stable_baselines3 import PPO
 
-FLOOR = 0.1  # of the deviation that divides advantages, relative to the largest one so far ...
-DECAY = 0.95  # ... which loses weight with each rollout: a critic that is not trained yet makes the first one large
+FLOOR = 0.1  # least divisor of advantages, relative to the largest recent deviation ...
+DECAY = 0.95  # ... which loses weight with each rollout: that of an untrained critic is large
 
 
 class SteadyPPO(PPO):
     """PPO of stable-baselines3 with a floor under the deviation by which advantages are divided.
 
-    Once a task is solved, all returns are alike and advantages are noise. PPO divides them by their deviation, so the
-    noise moves the policy as far as rewards did, and the task is lost again. Here the divisor is at least a tenth of
+    Once a task is solved, all returns are alike, and advantages are noise. PPO divides them by their deviation, so this
+    noise moves the policy as far as rewards did, and can lose the task again. Here the divisor is at least a tenth of
     the largest deviation of a recent rollout. Mean and deviation are those of the rollout, not of a minibatch.
     """
 

@@ -62,6 +62,9 @@ def test_the_resolution_is_found_in_the_targets():
     y = np.stack([np.sort(rounded % 20), exact, designed, odd, designed % 9], 1)
     expected = [1 / y[:, 0].std(), 0, 0, 0.2 / np.nanstd(odd), 1 / y[:, 4].std()]
     np.testing.assert_allclose(resolution(y), expected)
+    yields = np.array([0, 0, 0, 2.1, 6.4, 9.9, 20.8])  # repeated at a bound alone
+    clipped, twice = np.stack([yields, 100 - yields], 1), np.r_[yields, 6.4][:, None]
+    assert resolution(clipped) == (0, 0) and resolution(twice) == (pytest.approx(2.1 / twice.std()),)
 
 
 def test_rounded_targets_keep_a_deviation_and_predictions_are_densities():

@@ -124,15 +124,17 @@ def resolution(values: np.ndarray) -> tuple[float, ...]:
     """Return the distance between neighbouring values of each column [n, M] over its deviation; NaN is missing.
 
     For rounded numbers this is the unit of rounding. A few values off the grid do not count: the result is a low
-    quantile of the distances. It is 0 for exact numbers: if no value occurs twice, or if each of at least `GRID` values
-    occurs about equally often, as in a designed experiment.
+    quantile of the distances. It is 0 for exact numbers: if no value occurs twice, or only the smallest or the largest,
+    such as a yield of 0, or if each of at least `GRID` values occurs about equally often, as in a designed experiment.
     """
 
     def of(column: np.ndarray) -> float:
         present = column[~np.isnan(column)]
         distinct, counts = np.unique(present, return_counts=True)
-        designed = len(distinct) >= GRID and counts.max() <= 2 * counts.min()
-        if len(distinct) in (0, 1, len(present)) or designed:
+        repeats = len(present) - len(distinct)
+        if len(distinct) < 2 or repeats in (0, counts[0] - 1, counts[-1] - 1):
+            return 0.0
+        if len(distinct) >= GRID and counts.max() <= 2 * counts.min():
             return 0.0
         gaps, scale = np.diff(distinct), present.std()
         return float(np.quantile(gaps[gaps > 1e-9 * scale], 0.05, method="lower") / scale)

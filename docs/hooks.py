@@ -63,6 +63,6 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         if target is None:
             LOG.warning(f"{page.file.src_uri} links to {match[1]}, which does not exist")
             return match[0]
-        return f'href="{target.url_relative_to(page.file)}{match[2]}"'
+        return f'href="{target.url_relative_to(page.file)}{match[2] or ""}"'
 
     return re.sub(r'href="([^":#]+\.(?:md|py))(#[^"]*)?"', lambda m: linked(m), html)

@@ -147,8 +147,8 @@ right.set(xlabel="measured yield (%)", ylabel="predicted before, with 90 % inter
 plt.show()
 
 # %% [markdown]
-# This is one campaign, so luck plays a part. On tables made with the seeds 1, 2 and 3, between 7 and 22 % of the random
-# campaigns found as much.
+# This is one campaign, so luck plays a part. In three trials on other tables, 7 to 22 % of the random campaigns found as
+# much.
 #
 # Next: [all options of the command](../suggest.md), such as costs, stopping rules and failed experiments, or
 # [`explore active`](../active.md), which repeats a campaign on your old data.

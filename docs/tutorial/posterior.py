@@ -125,7 +125,7 @@ shell("python -m pytest -q test_swag.py")
 #
 # ## Beside other posteriors
 #
-# `swag:Swag` names the class, in a module that Python finds. `map` is the same network without averages.
+# `swag:Swag` names the class, in a module that Python finds. `map` is a single network.
 
 # %%
 shell("explore compare --dataset boston --posterior swag:Swag,map,noisy-kfac --splits 5 --name swag")

@@ -144,8 +144,8 @@ axes[2].axhline(0.95, color="black", linestyle=":")
 plt.show()
 
 # %% [markdown]
-# Each dot is a split, and a bar the mean. The averaged network has a lower error than the last one, and its variance
-# turns a poor log-likelihood into a good one.
+# Each dot is a split, and a bar the mean. The averaged network has a lower error than the single one, and its variance
+# brings the log-likelihood close to that of noisy K-FAC.
 #
 # ## A name of its own
 #

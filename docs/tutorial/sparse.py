@@ -2,7 +2,7 @@
 # # A sparse reward
 #
 # An agent learns from rewards. If it never sees one, it learns nothing. A bonus for what is new leads it to the first
-# reward. This page trains PPO with and without such a bonus. It takes about three minutes.
+# reward. This page trains PPO with and without such a bonus. It takes about two minutes.
 
 # %%
 import os
@@ -44,12 +44,13 @@ print(f"best return of {len(returns)} random dives: {max(returns):.3f}; possible
 # %% [markdown]
 # ## With and without a bonus
 #
-# `--compare none,expected-gain` trains each of five seeds twice. `none` is plain PPO, from stable-baselines3.
-# `expected-gain` adds the information that a Bayesian model of the environment expects from a transition.
+# `--compare none,expected-gain` trains each of five seeds twice. `none` is PPO alone, as in stable-baselines3 but
+# with smaller steps. `expected-gain` adds the information that a Bayesian model of the environment expects from a
+# transition.
 
 # %%
 command = """
-explore rl --compare none,expected-gain --env explore/DeepSea-v0 --env-kwargs size:16 --seeds 5 --timesteps 40000
+explore rl --compare none,expected-gain --env explore/DeepSea-v0 --env-kwargs size:16 --seeds 5 --timesteps 50000
     --algo ppo --n-envs 16 --algo-param n_steps=128 --name sea
 """
 settings = {"cwd": folder, "env": os.environ | {"COLUMNS": "100"}}
@@ -70,7 +71,7 @@ for bonus, colour in (("none", "tab:grey"), ("expected-gain", "tab:blue")):
     curves = results[results.condition == bonus].pivot(index="timesteps", columns="seed", values="ep_extrinsic_mean")
     left.plot(curves, color=colour, alpha=0.4, linewidth=1)
     left.plot(curves.mean(axis=1), color=colour, linewidth=3, label=bonus)
-    print(f"{bonus}: {int((curves.iloc[-1] > 0.5).sum())} of 5 seeds find the treasure and keep it")
+    print(f"{bonus}: {(curves.tail(5).mean() > 0.5).sum()} of 5 seeds reach the treasure in the end")
 left.axhline(0.99, color="black", linestyle=":", label="best possible")
 left.set(xlabel="steps", ylabel="return, without the bonus")
 left.legend()

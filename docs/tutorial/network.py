@@ -43,8 +43,8 @@ loader = DataLoader(TensorDataset(day / 182.5 - 1, targets), batch_size=32, shuf
 # %% [markdown]
 # ## The module
 #
-# Nothing in it is about `explore`. `print(net)` says which of its parameters get a distribution: the weights of the
-# three Linear layers. The LayerNorm and the parameter `stretch` are trained as point estimates.
+# Nothing in it is about `explore`. The weights of the three Linear layers get a distribution. The LayerNorm and the
+# parameter `stretch` are trained as point estimates. `print(net)` counts both.
 
 
 # %%

@@ -74,7 +74,7 @@ for bonus, colour in (("none", "tab:grey"), ("expected-gain", "tab:blue")):
     print(f"{bonus}: {(curves.tail(5).mean() > 0.5).sum()} of 5 seeds reach the treasure in the end")
 left.axhline(0.99, color="black", linestyle=":", label="best possible")
 left.set(xlabel="steps", ylabel="return, without the bonus")
-left.legend()
+left.legend(loc="center left")
 
 paid = results[results.condition == "expected-gain"].pivot(index="timesteps", columns="seed", values="bonus_mean")
 paid = paid.replace(0, np.nan)  # nothing is paid before the model has learnt

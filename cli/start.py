@@ -137,7 +137,7 @@ def _print(report: Report, run: Run, notes: list[str], as_json: bool, quiet: boo
     figure = [("figure", str(run.folder / report.figure))] if report.figure else []
     tensorboard = f"tensorboard --logdir {shlex.quote(str(run.folder / 'tensorboard'))}"
     for name, value in (*report.facts, ("run", str(run.folder)), *figure, ("tensorboard", tensorboard)):
-        display.echo(f"{name:<13}{value}")
+        display.echo(f"{name:<12} {value}")
 
 
 @contextmanager

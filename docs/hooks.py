@@ -3,13 +3,21 @@
 Pages keep their paths, so that one relative link works on the site and in a clone.
 """
 
+import posixpath
+import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority, get_plugin_logger
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
+LOG = get_plugin_logger("hooks")
 ROOT = Path(__file__).parents[1]
-SHOWN = ("*.md", "docs/**/*.md", "docs/**/*.png", "experiments/**/*.md", "experiments/**/*.png", "experiments/**/*.csv")
+SHOWN = (
+    "*.md", "docs/**/*.md", "docs/tutorial/*.py", "docs/**/*.png", "experiments/**/*.md", "experiments/**/*.png",
+    "experiments/**/*.csv",
+)  # fmt: skip
 
 
 def modules() -> dict[str, list[str]]:
@@ -31,6 +39,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
+@event_priority(100)  # before mkdocs-jupyter, which makes pages of the tutorials
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Every page and picture by its path in the repository, in place of those of `docs` by their path in there."""
     for file in list(files):
@@ -42,3 +51,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = f"# {package}\n\n" + "\n".join(f"::: {name}\n" for name in contents)
         files.append(File.generated(config, f"docs/reference/{package}.md", content=text))
     return files
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point the links of a tutorial at pages, as MkDocs does in Markdown; warn of a page that does not exist."""
+    if not page.file.src_uri.endswith(".py"):
+        return html
+
+    def linked(match: re.Match[str]) -> str:
+        target = files.get_file_from_path(posixpath.normpath(f"{posixpath.dirname(page.file.src_uri)}/{match[1]}"))
+        if target is None:
+            LOG.warning(f"{page.file.src_uri} links to {match[1]}, which does not exist")
+            return match[0]
+        return f'href="{target.url_relative_to(page.file)}{match[2] or ""}"'
+
+    return re.sub(r'href="([^":#]+\.(?:md|py))(#[^"]*)?"', lambda m: linked(m), html)

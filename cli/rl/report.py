@@ -103,7 +103,8 @@ def report(experiment: Experiment, folder: Path) -> Report:
         (own,), (whole,) = seeds.values(), summaries.values()
         return Report(failures, [(TITLE, table(own))], whole, "", list(facts(own, settings)), FIGURE)
     rows = [table(own).tail(1).assign(seed=name) for name, own in seeds.items()]
-    shown = [(TITLE, pd.concat(rows).fillna("").rename(columns={"seed": "bonus"}))]
+    means = pd.concat(rows).fillna("").rename(columns={"seed": "bonus"})
+    shown = [(TITLE, means.loc[:, (means != "").any()])]  # counts have no means
     named = [(f"{name} {key}", value) for name, own in seeds.items() for key, value in facts(own, each[name])]
     verdict, gains = helps(seeds)
     return Report(failures, shown, {"conditions": summaries, "gains": gains}, verdict, named, FIGURE)

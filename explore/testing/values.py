@@ -119,7 +119,8 @@ def a_failed_replica_is_frozen_and_touches_no_other(subject: Subject, fault: str
     getattr(broken, part)[1, 0] = float(value)
     hurt, healthy = (train(posterior, state, b, seeded(4)) for b in (broken, batch))
     dead = not hurt.common.alive[1]
-    assert dead or value == "1e200", f"{value} in {part} leaves a replica alive"  # some posteriors survive 1e200
+    advice = "end `update` with `end_update`, or with `settle(new, state, new.common.alive)`"
+    assert dead or value == "1e200", f"{value} in {part} leaves a replica alive; {advice}"  # some survive 1e200
     assert hurt.common.alive.tolist() == [True, not dead, True], "a failed replica must not affect others"
     for (path, a), (_, b), (_, old) in zip(*map(tree.leaves, (hurt, healthy, state)), strict=True):
         if a.dim() and path != "common.alive":

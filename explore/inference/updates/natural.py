@@ -265,9 +265,9 @@ _ONE: dict[str, object] = _STEPS | {"samples": 1, "warm_start": 0.3}
 _MORE: dict[str, object] = _ONE | {"beta": 0.04}
 _MANY: dict[int, dict[str, object]] = {
     1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
-    3000: _MORE | {"epochs": 80, "trust_region": 48.0},
-    5000: _MORE | {"epochs": 52, "trust_region": 64.0},
-    16000: _MORE | {"epochs": 38, "trust_region": 64.0},
+    3000: _MORE | {"epochs": 90, "trust_region": 48.0},
+    5000: _MORE | {"epochs": 65, "trust_region": 64.0},
+    16000: _MORE | {"epochs": 45, "trust_region": 64.0},
     64000: _MORE | {"epochs": 32, "trust_region": 64.0},
 }
 TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {

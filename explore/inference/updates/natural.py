@@ -265,8 +265,7 @@ _ONE: dict[str, object] = _STEPS | {"samples": 1, "warm_start": 0.3}
 _MORE: dict[str, object] = _ONE | {"beta": 0.04}
 _MANY: dict[int, dict[str, object]] = {
     1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
-    3000: _MORE | {"epochs": 90, "trust_region": 48.0},
-    5000: _MORE | {"epochs": 65, "trust_region": 64.0},
+    5000: _MORE | {"epochs": 90, "trust_region": 20.0},
     16000: _MORE | {"epochs": 45, "trust_region": 64.0},
     64000: _MORE | {"epochs": 32, "trust_region": 64.0},
 }
@@ -289,9 +288,6 @@ INPUT_NOISE: dict[int, dict[str, object]] = {
     1000: _MANY[1000] | {"epochs": 400},
 }
 """Settings for noise that depends on the input, by rows. With few rows, large steps overfit."""
-
-BY_COLUMNS = {16: {"prior_variance": 1.0}, 128: {"prior_variance": 0.044}}
-"""Factors on settings for many columns, whose weights add up: (16 / columns)^1.5. From experiments/large_tables."""
 
 HUNDREDS = TABLE | {"prior_variance": 0.3}
 """The former preset for 64 to 250 rows, superseded by `TABLE_BY_ROWS`."""

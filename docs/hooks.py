@@ -65,4 +65,4 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
             return match[0]
         return f'href="{target.url_relative_to(page.file)}{match[2] or ""}"'
 
-    return re.sub(r'href="([^":#]+\.(?:md|py))(#[^"]*)?"', lambda m: linked(m), html)
+    return re.sub(r'href="([^":#]+\.(?:md|py))(#[^"]*)?"', linked, html)

@@ -30,9 +30,7 @@ def test_a_page_names_every_tutorial(page):
 @pytest.mark.slow
 @pytest.mark.parametrize("tutorial", TUTORIALS)
 def test_a_tutorial_draws_a_picture(tutorial, tmp_path):
-    commands = os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ["PATH"]]
-    )  # also outside of an activated venv
+    commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # also without activated venv
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     settings = {"MPLBACKEND": "Agg", "PATH": commands, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
     result = subprocess.run(

@@ -44,9 +44,9 @@ print(f"best return of {len(returns)} random dives: {max(returns):.3f}; possible
 # %% [markdown]
 # ## With and without a bonus
 #
-# `--compare none,expected-gain` trains each of five seeds twice. `none` is PPO alone, as in stable-baselines3 but
-# with smaller steps. `expected-gain` adds the information that a Bayesian model of the environment expects from a
-# transition.
+# `--compare none,expected-gain` trains each of five seeds twice. `none` is PPO alone, as in stable-baselines3 but with
+# [smaller and steadier steps](../rl.md#algorithms). `expected-gain` adds the information that a Bayesian model of the
+# environment expects from a transition.
 
 # %%
 command = """

@@ -75,8 +75,8 @@ class Row:
     def read(self, cells: Mapping[str, Value], targets: Sequence[str]) -> None:
         """Set the row's target cells. An override ends when the cell changes to another value."""
         changed = {t for t in targets if not _same(self.table, cells, t)}
-        kept = {t for t, values in self.overrides.items() if values and t in cells and _contains(values, cells[t])}
-        self.overrides = {t: values for t, values in self.overrides.items() if t not in changed or t in kept}
+        agreed = {t for t, values in self.overrides.items() if values and t in cells and _contains(values, cells[t])}
+        self.overrides = {t: values for t, values in self.overrides.items() if t not in changed or t in agreed}
         self.table = {t: value for t, value in self.table.items() if t not in targets} | dict(cells)
 
     def record(self) -> dict[str, Any]:

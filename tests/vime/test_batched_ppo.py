@@ -179,6 +179,8 @@ def test_what_cannot_be_trained_together_is_named(kind, settings, reason):
 
 
 def test_models_must_be_alike_and_go_on_to_the_end():
+    with pytest.raises(InputError, match="the models are of PPO and SteadyPPO"):
+        BatchedPPO([model("CartPole-v1", 0), model("CartPole-v1", 1, SteadyPPO)], [0, 1])
     with pytest.raises(InputError, match="the models differ in gamma"):
         BatchedPPO([model("CartPole-v1", 0), model("CartPole-v1", 1, gamma=0.9)], [0, 1])
     with pytest.raises(InputError, match="a callback stopped a model"):

@@ -41,7 +41,7 @@ class BatchedPPO:
     """Trains PPO models that differ only in their seeds, environments and callbacks.
 
     Args:
-        models: models of stable-baselines3. Raise InputError if one has a `refusal`, or other settings than the first.
+        models: of PPO or SteadyPPO. Raise InputError if one has a `refusal`, or if class or settings differ.
         seeds: a root of random numbers for each; the noise of its iterations depends on it and `num_timesteps` alone.
     """
 
@@ -50,6 +50,8 @@ class BatchedPPO:
         for model in models:
             if reason := self.refusal(model):
                 raise InputError(f"BatchedPPO cannot train this model: {reason}")
+            if type(model) is not type(models[0]):
+                raise InputError("the models are of PPO and SteadyPPO; BatchedPPO needs the same class in all")
             if different := [name for name in SHARED if getattr(model, name) != getattr(models[0], name)]:
                 raise InputError(f"the models differ in {different[0]}; BatchedPPO needs the same settings in all")
 

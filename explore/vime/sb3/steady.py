@@ -33,8 +33,10 @@ class SteadyPPO(PPO):
         """Update the policy from the rollout buffer."""
         self.normalise()
         asked, self.normalize_advantage = self.normalize_advantage, False
-        super().train()
-        self.normalize_advantage = asked
+        try:
+            super().train()
+        finally:  # an interrupted training can go on
+            self.normalize_advantage = asked
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         modules, variables = super()._get_torch_save_params()

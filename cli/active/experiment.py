@@ -158,7 +158,7 @@ class Experiment:
     def _posterior(self, labels: int) -> Predictive:
         """Build the posterior with the settings that apply to this number of labels."""
         s = self.settings
-        return problem.posterior(s, self.dataset, s.posterior, *build.for_rows(s, labels))
+        return problem.posterior(s, self.dataset, s.posterior, *build.for_rows(s, labels, self.dataset.x.shape[1]))
 
     @property
     def rounds(self) -> int:

@@ -76,7 +76,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     every = {key for cls in classes.values() for key in registry.settings_of(cls)}
     if unknown := {*fixed[""], *grid[""]} - every:
         raise one_of("setting", min(unknown), every)
-    args = fixed, grid, noise, rows, common, options
+    args = fixed, grid, noise, (rows, data.x.shape[1]), common, options
     candidates = [each for name, cls in classes.items() for each in _candidates(name, cls, *args)]
     labels = [" ".join([each.name, *(f"{key}={value}" for key, value in each.chosen.items())]) for each in candidates]
     problem.check_once("--grid", labels)
@@ -92,10 +92,10 @@ def resolve(options: Mapping[str, Any]) -> Settings:
 
 
 def _candidates(
-    name: str, cls: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], noise: Any, rows: int,
+    name: str, cls: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], noise: Any, size: tuple[int, int],
     common: problem.Problem, options: Mapping[str, Any],
 ) -> Iterator[Candidate]:  # fmt: skip
-    """Yield the posterior `name` with each combination of grid values. `rows` is the number of training rows."""
+    """Yield the posterior `name` with each combination of grid values. `size`: training rows and columns."""
     preset, allowed = options["preset"], registry.settings_of(cls)
     values, axes = (
         {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
@@ -112,7 +112,7 @@ def _candidates(
         choice = problem.configured(name, values | point, preset)
         if choice.preset == presets.BY_ROWS:
             units, kind = max(common.hidden), common.likelihood
-            advice = presets.recommended_settings(cls, rows, task=common.task, units=units, likelihood=kind)
+            advice = presets.recommended_settings(cls, *size, common.task, units=units, likelihood=kind)
             choice = choice._replace(preset=advice.preset, settings=advice.settings | choice.settings)
         chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
         yield Candidate(name, choice.preset, registry.complete(cls, choice.settings), chosen)

@@ -101,7 +101,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     transform = Transform() if data.classes else Transform.fit(settings.transform, data.y)
     y = transform.apply(data.y) if settings.task == "regression" else data.y
     chosen: Any
-    chosen, noise = build.for_rows(settings, len(data.x), y)
+    chosen, noise = build.for_rows(settings, len(data.x), data.x.shape[1], y)
     if (epochs := settings.epochs) is None:
         updates = len(batches(len(data.x), chosen["batch_size"], chosen["min_batches"]))  # per epoch
         epochs = max(1, min(int(chosen["epochs"]), UPDATES // updates))

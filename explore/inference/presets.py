@@ -70,16 +70,21 @@ def recommended_settings(
 
     Images and VIME use the preset in `PREFERRED`. If the posterior's module has `BY_ROWS`, regression on tables
     interpolates `BY_ROWS` by rows and units, and the noise prior by rows. With input-dependent noise, `INPUT_NOISE`
-    replaces some of these settings. Other tables use `small` below `FEW_ROWS` rows. With more rows, classification uses
-    `classes`, and regression uses `hundreds` below 250 rows. If this preset is missing, tables use the first of
-    `default`, `uci` and `paper` that exists. The last resort is the first preset.
+    replaces some of these settings. `BY_COLUMNS` has factors on them, by columns. Other tables use `small` below
+    `FEW_ROWS` rows. With more rows, classification uses `classes`, and regression uses `hundreds` below 250 rows. If
+    this preset is missing, tables use the first of `default`, `uci` and `paper` that exists. The last resort is the
+    first preset.
     """
     presets, classes = registry.presets(posterior), task == "classification"
-    anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)
+    anchors, noisy, wide = (
+        getattr(sys.modules[posterior.__module__], name, {}) for name in ("BY_ROWS", "INPUT_NOISE", "BY_COLUMNS")
+    )
     if anchors and consumer == "table" and not classes:
         settings = between({width: between(at_rows, rows) for width, at_rows in anchors.items()}, units)
-        if likelihood == "heteroscedastic":
-            settings |= between(getattr(sys.modules[posterior.__module__], "INPUT_NOISE", {rows: {}}), rows)
+        if likelihood == "heteroscedastic" and noisy:
+            settings |= between(noisy, rows)
+        for key, factor in between(wide, columns).items() if wide else ():
+            settings[key] *= factor
         preset = "default" if settings == presets.get("default") else BY_ROWS
         return Recommended(preset, settings, between(NOISE, rows))
     if consumer == "table":

@@ -68,13 +68,14 @@ def posterior(
     return registry.build(cls, net, kind(**noise), settings)
 
 
-def for_rows(run: Any, rows: int, y: Any = None) -> tuple[Values, Values]:
-    """Return the posterior's and the likelihood's settings of `run`, given the number of training rows and targets."""
+def for_rows(run: Any, rows: int, columns: int, y: Any = None) -> tuple[Values, Values]:
+    """Return the posterior's and the likelihood's settings of `run`, given the size of its training data and y."""
     settings, prior = run.posterior_settings, dict[str, Any]()
     kind = run.likelihood or ("gaussian" if run.task == "regression" else "categorical")
     if run.preset == presets.BY_ROWS:
         cls = registry.find("posteriors", run.posterior)
-        chosen = presets.recommended_settings(cls, rows, task=run.task, units=max(run.hidden), likelihood=kind)
+        units = max(run.hidden)
+        chosen = presets.recommended_settings(cls, rows, columns, run.task, units=units, likelihood=kind)
         settings, prior = registry.complete(cls, chosen.settings | dict(settings)), chosen.noise
     likelihood = registry.find("likelihoods", kind)
     return settings, registry.complete(likelihood, noise_of(likelihood, prior, y) | dict(run.likelihood_settings))

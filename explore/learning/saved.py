@@ -102,7 +102,7 @@ class ModelSettings:
             n_data: Any = state.get("state.common.n_data", 1)
             weight: Any = self.posterior_settings.get("augmentation", 1)  # of each row
             rows = round(float(n_data) / float(weight)) if self.preset == presets.BY_ROWS else 0
-            name, (settings, noise) = self.posterior, build.for_rows(self, rows)
+            name, (settings, noise) = self.posterior, build.for_rows(self, rows, shape[0] if shape else 0)
         of_classes = "categorical" if self.command == "classify" else build.likelihood_of(names)
         likelihood = of_classes if names.classes else self.likelihood
         outputs = build.outputs(likelihood, len(names.classes), max(1, len(names.targets)))

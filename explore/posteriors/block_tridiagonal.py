@@ -31,7 +31,8 @@ from explore.execution import parallel
 from explore.inference.structures import base
 from explore.inference.structures.base import Dampings, Diagonal, PerLayer
 from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped
-from explore.inference.updates.natural import CLASSES, HUNDREDS, SMALL, TABLE, TABLE_BY_ROWS, NaturalGradient
+from explore.inference.updates import natural
+from explore.inference.updates.natural import CLASSES, HUNDREDS, SMALL, TABLE, NaturalGradient
 
 POSITIONS = (
     "block-tridiagonal supports dense layers at one position only, not convolutions or a Linear applied to tokens; "
@@ -201,4 +202,5 @@ PRESETS: dict[str, dict[str, object]] = {
     "vime": {},
 }  # fmt: skip
 
-BY_ROWS = TABLE_BY_ROWS
+BY_ROWS = natural.TABLE_BY_ROWS
+BY_COLUMNS = natural.BY_COLUMNS

@@ -114,6 +114,7 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 INPUT_NOISE = natural.INPUT_NOISE
+BY_COLUMNS = natural.BY_COLUMNS
 
 BY_ROWS = {
     units: {rows: settings | AS_CODE for rows, settings in anchors.items()}

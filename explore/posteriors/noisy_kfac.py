@@ -84,3 +84,4 @@ PRESETS: dict[str, dict[str, object]] = {
 
 BY_ROWS = natural.TABLE_BY_ROWS
 INPUT_NOISE = natural.INPUT_NOISE
+BY_COLUMNS = natural.BY_COLUMNS

@@ -317,17 +317,21 @@ def test_presets(compare, monkeypatch, known, given, chosen):
     assert entry["settings"]["lr"] == known[chosen].get("lr", 0.01)
 
 
-@pytest.mark.parametrize(("rows", "preset"), [(70, "by-rows"), (71, "by-rows"), (277, "by-rows"), (278, "default")])
-def test_preset_of_tables_with_few_rows(explore, rows, preset):
-    """By those that are trained on, nine tenths."""
-    x = np.random.default_rng(0).normal(size=(rows, 2))
-    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x.sum(1)}).to_csv("few.csv", index=False)
+@pytest.mark.parametrize(
+    ("rows", "columns", "preset"),
+    [(70, 2, "by-rows"), (71, 2, "by-rows"), (277, 2, "by-rows"), (278, 2, "default"), (278, 32, "by-rows")],
+)
+def test_preset_of_tables_with_few_rows(explore, rows, columns, preset):
+    """By those that are trained on, nine tenths, and by columns."""
+    x = np.random.default_rng(0).normal(size=(rows, columns))
+    pd.DataFrame(x).add_prefix("x").assign(y=x.sum(1)).to_csv("few.csv", index=False)
     options = [*TINY, "--data", "few.csv", "--target", "y", "--posterior", "noisy-kfac,map", "--epochs", "1"]
     result = explore("compare", *options, "--likelihood", "gaussian", "--name", "few", "--quiet")
     assert result.exit_code == 0, result.output
     found = config(Path("runs/compare-few"))["posteriors"]
     assert {name: own["preset"] for name, own in found.items()} == {"noisy-kfac": preset, "map": "by-rows"}
-    chosen = presets.recommended_settings(registry.find("posteriors", "noisy-kfac"), round(0.9 * rows), units=4)
+    cls = registry.find("posteriors", "noisy-kfac")
+    chosen = presets.recommended_settings(cls, round(0.9 * rows), columns, units=4)
     assert found["noisy-kfac"]["settings"]["prior_variance"] == chosen.settings["prior_variance"]
     assert config(Path("runs/compare-few"))["likelihood_settings"].items() >= chosen.noise.items()
 

@@ -54,6 +54,16 @@ def test_settings_between_two_anchors():
     assert presets.between(anchors, 1000) == presets.between(anchors, 10**6) == anchors[1000]
 
 
+@pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac", "block-tridiagonal"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
+def test_many_columns_narrow_the_prior_alone(name, likelihood):
+    cls = registry.find("posteriors", name)
+    few, limit, wide = (presets.recommended_settings(cls, 3000, n, likelihood=likelihood) for n in (3, 16, 32))
+    assert few == limit and few.settings["prior_variance"] > 0
+    narrower = {"prior_variance": pytest.approx(few.settings["prior_variance"] / 2**1.5, rel=0.01)}
+    assert wide.settings == few.settings | narrower
+
+
 @pytest.mark.parametrize(
     ("name", "rows", "task", "preset"),
     [

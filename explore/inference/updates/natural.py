@@ -259,13 +259,14 @@ _FEW: dict[str, object] = TABLE | {"epochs": 300, "min_batches": 8, "prior_varia
 # ones are far from the mean, by a quarter. Chosen on eight tables: experiments/large_tables.
 _STEPS: dict[str, object] = {
     "batch_size": 128, "samples": 2, "lr": 0.3, "beta": 0.03, "extrinsic_damping": 0.01, "noisy_trust": 0.25,
-    "warm_start": 0.5,
+    "warm_start": 0.5, "factor_interval": 5,
 }  # fmt: skip
 _ONE: dict[str, object] = _STEPS | {"samples": 1, "warm_start": 0.3}
-_MORE: dict[str, object] = _ONE | {"beta": 0.04}
+_MORE: dict[str, object] = _ONE | {"beta": 0.04, "factor_interval": 20}
 _MANY: dict[int, dict[str, object]] = {
     1000: _STEPS | {"epochs": 200, "trust_region": 4.0},
-    5000: _MORE | {"epochs": 90, "trust_region": 20.0},
+    3000: _MORE | {"epochs": 110, "trust_region": 16.0},
+    5000: _MORE | {"epochs": 75, "trust_region": 24.0},
     16000: _MORE | {"epochs": 45, "trust_region": 64.0},
     64000: _MORE | {"epochs": 32, "trust_region": 64.0},
 }
@@ -288,6 +289,9 @@ INPUT_NOISE: dict[int, dict[str, object]] = {
     1000: _MANY[1000] | {"epochs": 400},
 }
 """Settings for noise that depends on the input, by rows. With few rows, large steps overfit."""
+
+BY_COLUMNS = {16: {"prior_variance": 1.0}, 128: {"prior_variance": 0.044}}
+"""Factors on settings for many columns, whose weights add up: (16 / columns)^1.5. From experiments/large_tables."""
 
 HUNDREDS = TABLE | {"prior_variance": 0.3}
 """The former preset for 64 to 250 rows, superseded by `TABLE_BY_ROWS`."""

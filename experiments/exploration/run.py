@@ -3,11 +3,12 @@
     python -m experiments.exploration.run choose      # posterior, bonus and eta, on three tasks and three seeds
     python -m experiments.exploration.run report      # conditions on other tasks and seeds
     python -m experiments.exploration.run report --tasks chain-40 --seeds 20 --jobs 2
+    python -m experiments.exploration.run long --seeds 5 --conditions "none;rnd;last-layer;bbb"
 
-Writes results/choose.csv or report.csv, a line per task, condition and seed: `final`, the mean return of an episode
-over the last tenth of the steps; `area`, its mean over all steps; both as shares of the way from the worst to the best
-return; `first`, the steps before the first success; `share`, the part of the time that the bonus took; and the seconds.
-Prints means over seeds. What is complete is left alone.
+Writes results/choose.csv, report.csv or long.csv, a line per task, condition and seed: `final`, the mean return of an
+episode over the last tenth of the steps; `area`, its mean over all steps; both as shares of the way from the worst to
+the best return; `first`, the steps before the first success; `share`, the part of the time that the bonus took; and
+the seconds. Prints means over seeds. What is complete is left alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import pandas as pd
 from experiments import driver, tables
 
 HERE = Path(__file__).parent
-SEEDS = {"choose": 100, "report": 0}  # the first
+SEEDS = {"choose": 100, "report": 0, "long": 0}  # the first
 ETAS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 LEFT = 0.001 * 16 * 128  # reward of an iteration that stays at the near end of a chain
 PPO = ("--algo", "ppo", "--n-envs", "16", "--algo-param", "n_steps=128")
@@ -70,7 +71,13 @@ TASKS = {
         "deep-sea-30": _task("explore/DeepSea-v0", 400_000, 0.99, "size:30"),
         "stochastic-sea-10": _task("explore/StochasticDeepSea-v0", 82_000, 0.99, "size:10"),
     },
+    "long": {
+        "multi-room": _task("explore/MiniGrid-v0", 1_000_000, 0.77, "task:MultiRoom-N4-S5"),
+        "half-cheetah": _task("explore/SparseHalfCheetah-v0", 500_000, 500),
+        "pixel-chain": _task("explore/Pixels-v0", 82_000, 12, "task:explore/Chain-v0", "length:20", little=LEFT),
+    },
 }
+ENCODER = ("-p", "vime.encoder=explore.envs.others:pooled")  # of pictures, for a bonus
 # As in stable-baselines3, and with as little entropy.
 SB3 = ("--algo-param", "batch_size=64", "--algo-param", "learning_rate=0.0003", "--algo-param", "ent_coef=0")
 # Defaults when the first candidates were measured; PPO had those of stable-baselines3, too.
@@ -150,10 +157,10 @@ def table(every: pd.DataFrame) -> str:
 
 
 @driver.experiment(__file__)
-@click.argument("what", type=click.Choice(["choose", "report"]))
+@click.argument("what", type=click.Choice([*TASKS]))
 @click.option("--tasks", help="Some tasks.  [default: all]")
 @click.option("--conditions", help="Some conditions, separated by semicolons.  [default: all]")
-@click.option("--etas", help="[default: five for choose, 0.001 for report]")
+@click.option("--etas", help="[default: five for choose, else 0.001]")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--runs", type=driver.FOLDER, default=HERE / "runs", show_default=True)
@@ -166,7 +173,10 @@ def main(
     for task in tasks.split(",") if tasks else TASKS[what]:
         for condition in conditions.split(";") if conditions else every:
             for eta in grid if condition != "none" else [0.0]:
-                chosen = every[condition] if condition == "none" else (*every[condition], "--eta", f"{eta:g}")
+                chosen = every[condition]
+                if condition != "none":
+                    pictures = "explore/Pixels-v0" in TASKS[what][task].options
+                    chosen = (*chosen, "--eta", f"{eta:g}", *(ENCODER if pictures else ()))
                 if what == "choose" and "ppo" in TASKS[what][task].options and condition in FIRST:
                     chosen = (*chosen, *SB3, "--algo-param", "target_kl=none")
                 name = f"{task}-{re.sub('[ ,]+', '-', condition)}-{eta:g}"

@@ -224,25 +224,36 @@ def _reasons(
     settings: Settings,
 ) -> list[str]:  # fmt: skip
     """Return a phrase for each chosen row that says why it was chosen."""
+    if settings.goal != "learn":
+        return [*_hopes(rows, learnt, prediction, settings.goal == "maximise")]
     z = spread.standardised(rows.x)
     usual = spread.nearest(z, _sample(rows), rows.measured)
     near = spread.nearest(z, chosen, rows.measured)
     far, middle = float(np.quantile(usual, FAR)), float(np.median(usual))
-    goals = {"expected-improvement": "expected improvement", "upper-confidence-bound": "may be as good as"}
-    gain = "expected gain" if settings.acquisition in GAINS else goals.get(settings.acquisition, settings.acquisition)
+    gain = "expected gain" if settings.acquisition in GAINS else settings.acquisition
     scale = {"none": "", "log": " (in logarithms)", "rank": " (in normal scores)"}[settings.transform]
     epistemic, noise = (prediction[_columns(learnt, part)].to_numpy() for part in ("epistemic", "noise"))
     apart = epistemic / np.maximum(noise, 1e-300)
     reasons = []
     for i, score in enumerate(scores):
         reason = f"{gain}: {score:.3g} {unit}".rstrip()
-        if settings.goal == "learn" and near[i] > far:
+        if near[i] > far:
             reason = f"far from all measured rows: {near[i]:.2g} standard deviations (median candidate: {middle:.2g})"
-        elif settings.goal == "learn" and (apart[i] > 1).any():
+        elif (apart[i] > 1).any():
             o = int(apart[i].argmax())
             reason = f"model uncertainty {epistemic[i, o]:.3g} exceeds the noise, {noise[i, o]:.3g}{scale}"
         reasons.append(reason)
     return reasons
+
+
+def _hopes(rows: Rows, learnt: Model, prediction: pd.DataFrame, high: bool) -> Iterator[str]:
+    """Yield a phrase for each chosen row that compares its prediction with the best measurement, a high or low one."""
+    best = (max if high else min)(float(value) for (value,) in rows.values)
+    for middle, limit in prediction[_columns(learnt, "mean", "high" if high else "low")].to_numpy():
+        if (middle > best) == high:
+            yield f"predicted {middle:.4g}, better than the best so far, {best:.4g}"
+        else:
+            yield f"predicted {middle:.4g}, but {limit:.4g} is possible; best so far {best:.4g}"
 
 
 def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:

@@ -95,8 +95,10 @@ class BatchedVecEnv(VecEnv):
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         if not same_step(env):
-            advice = "create the vector environment with AutoresetMode.SAME_STEP"
-            raise InputError(f"stable-baselines3 needs autoreset in the step that ends an episode; {advice}")
+            raise InputError(
+                "stable-baselines3 needs autoreset in the step that ends an episode; give autoreset_mode='SameStep' to "
+                "gymnasium.make_vec for environments of explore, for others AutoresetMode.SAME_STEP in vector_kwargs"
+            )
         self.env = env
         self._actions: Array | None = None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)

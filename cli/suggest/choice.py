@@ -225,7 +225,7 @@ def _reasons(
 ) -> list[str]:  # fmt: skip
     """Return a phrase for each chosen row that says why it was chosen."""
     if settings.goal != "learn":
-        return [*_hopes(rows, learnt, prediction, settings.goal == "maximise")]
+        return [*_hopes(rows, learnt, prediction, settings)]
     z = spread.standardised(rows.x)
     usual = spread.nearest(z, _sample(rows), rows.measured)
     near = spread.nearest(z, chosen, rows.measured)
@@ -246,9 +246,14 @@ def _reasons(
     return reasons
 
 
-def _hopes(rows: Rows, learnt: Model, prediction: pd.DataFrame, high: bool) -> Iterator[str]:
-    """Yield a phrase for each chosen row that compares its prediction with the best measurement, a high or low one."""
-    best = (max if high else min)(float(value) for (value,) in rows.values)
+def _best(rows: Rows, settings: Settings) -> float:
+    """Return the best measurement so far, for a goal other than to learn."""
+    return (max if settings.goal == "maximise" else min)(float(value) for (value,) in rows.values)
+
+
+def _hopes(rows: Rows, learnt: Model, prediction: pd.DataFrame, settings: Settings) -> Iterator[str]:
+    """Yield a phrase for each chosen row that compares its prediction with the best measurement."""
+    best, high = _best(rows, settings), settings.goal == "maximise"
     for middle, limit in prediction[_columns(learnt, "mean", "high" if high else "low")].to_numpy():
         if (middle > best) == high:
             yield f"predicted {middle:.4g}, better than the best so far, {best:.4g}"
@@ -271,5 +276,4 @@ def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
     if settings.transform == "rank":
         yield "With --transform rank, predictions stay within the range of the measurements."
     if settings.goal != "learn":
-        values = [float(value) for (value,) in rows.values]
-        yield f"Best so far: {max(values) if settings.goal == 'maximise' else min(values):.12g}."
+        yield f"Best so far: {_best(rows, settings):.12g}."

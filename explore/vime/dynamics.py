@@ -24,7 +24,10 @@ from explore.nets.protocols import width
 from explore.vime.bonuses.base import Bonus, BonusSettings
 from explore.vime.replay import Replay
 
-RECURSION, FEATURES = 4096, 256  # transitions in an update of a recursive posterior, and units of its hidden layer
+RECURSION = 16384  # transitions in an update of a recursive posterior
+# Units of its hidden layer, and how many there are for each input. With fewer units than inputs, what was seen would
+# determine the features of what was not, such as another state of a one-hot code.
+LEAST, MOST, UNITS_PER_INPUT = 256, 1024, 2
 # Transitions and features by which the relevance of observations is found.
 RELEVANCE_ROWS, RELEVANCE_FEATURES = 512, 128
 CHECKS = 5  # weight samples that measure the quality of the model
@@ -39,7 +42,8 @@ class DynamicsSettings(BonusSettings):
     posterior: str | Predictive = "last-layer"
     preset: str | None = None  # None: "vime" if the posterior has it, else its first
     posterior_settings: Mapping[str, Any] = field(default_factory=dict)  # override the preset's
-    hidden: tuple[int, ...] | None = None  # units of the hidden layers; None: 256 for `last-layer`, else 32
+    # Units of the hidden layers. None: for `last-layer`, two for each input, but 256 to 1024; for others, 32.
+    hidden: tuple[int, ...] | None = None
     noise_std: float | None = None  # of standardised transitions; None: learned. Paper: 5
     # N; if fixed, the bonus does not fade. "replay": the number stored. None: "replay" for `last-layer`, else 50.
     n_eff: float | Literal["replay"] | None = None
@@ -59,8 +63,8 @@ class DynamicsSettings(BonusSettings):
         if not all(1 <= units <= 10**5 for units in self.hidden or ()):
             raise InputError(f"hidden is {shown(self.hidden)}; every layer must have 1 to 100000 units")
 
-    def resolved(self) -> "DynamicsSettings":
-        """Return the settings with the values that None stands for."""
+    def resolved(self, inputs: int) -> "DynamicsSettings":
+        """Return the settings with the values that None stands for, given the number of inputs."""
         kind: Any = self.posterior
         if named := isinstance(kind, str):
             kind = registry.find("posteriors", kind)
@@ -70,7 +74,9 @@ class DynamicsSettings(BonusSettings):
                 raise InputError(f"{name} has no effect: this posterior learns each transition once; leave {name} out")
         if self.relevance and not learns_relevance:
             raise InputError("relevance is only for posteriors that learn it, such as last-layer; leave relevance out")
-        hidden = (self.hidden or ((FEATURES,) if recursive else (32,))) if named else self.hidden
+        hidden = self.hidden
+        if named and not hidden:
+            hidden = (min(max(LEAST, UNITS_PER_INPUT * inputs), MOST) if recursive else 32,)
         relevance = learns_relevance if self.relevance is None else self.relevance
         n_eff = self.n_eff or ("replay" if recursive else 50.0)
         return replace(self, hidden=hidden, n_eff=n_eff, relevance=relevance)
@@ -115,7 +121,7 @@ class Dynamics(Bonus):
     Settings = DynamicsSettings
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
-        self.settings, self._rng = settings.resolved(), rng
+        self.settings, self._rng = settings.resolved(inputs), rng
         self.posterior = self.settings.build(inputs, outputs)
         _check_posterior(self.posterior, settings.posterior)
         if self.posterior.net.trained:

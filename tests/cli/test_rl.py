@@ -128,7 +128,7 @@ def test_report_and_run_folder(train):
 def test_defaults_are_those_of_the_library():
     shown = {p.name: p.help for p in rl.command.params if p.name in ("eta", "normalise", "bonus")}
     for name, text in shown.items():
-        default = getattr(RewardSettings(), name, None) or getattr(DynamicsSettings().resolved(), name)
+        default = getattr(RewardSettings(), name, None) or getattr(DynamicsSettings().resolved(1), name)
         assert text is not None and f"[default: {default}".removesuffix(".0") in text
     assert settings_of("--env", "explore/Chain-v0").algo_settings["n_steps"] == 500
 

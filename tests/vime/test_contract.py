@@ -85,6 +85,19 @@ def test_the_bonus_ranks_by_visits_and_is_largest_where_nothing_was_seen(bonus, 
         assert first.any() and raw[first].mean() > highest
 
 
+@pytest.mark.parametrize("bonus", ["expected-gain", "variance"])
+def test_of_hundreds_of_states_the_few_unseen_ones_are_worth_most(bonus):
+    """With fewer features than states, those of unseen states would be combinations of those of seen ones."""
+    states, unseen = np.eye(300, dtype=np.float32), 5
+    reward = IntrinsicReward(spaces.Box(0, 1, (300,), np.float32), spaces.Discrete(2), bonus=bonus)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        place, action = rng.integers(0, 300 - unseen, 2048), np.eye(2, dtype=np.float32)[rng.integers(0, 2, 2048)]
+        reward.batch(Transitions(states[place], action, states[(place + 1) % 300]))
+    raw = reward.score(Transitions(states, np.eye(2, dtype=np.float32)[[0] * 300], np.roll(states, -1, 0)))
+    assert raw[-unseen:].min() > 50 * np.median(raw[:-unseen])
+
+
 @pytest.mark.parametrize("bonus", ["kl", "expected-gain", "variance"])
 def test_noise_in_an_observation_is_worth_little_beside_what_was_never_seen(bonus):
     world, rng = World(0), np.random.default_rng(0)

@@ -222,9 +222,12 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
     further: dict[str, Any] = parsed["vime"]
     encoder = {"encoder": further.pop("encoder")} if "encoder" in further else {}
     plug_in = {"posterior": posterior, "posterior_settings": parsed[""]} if posterior else parsed[""]
-    space = spaces.Box(0, 1, (1,))  # sizes do not change the settings
+    space = spaces.Box(0, 1, (1,))
     reward = IntrinsicReward(space, space, **plug_in, **chosen, **further)
-    whole = _fields(reward.settings) | _fields(reward.model_settings) | encoder
+    model = _fields(reward.model_settings)
+    if "hidden" in model:
+        model["hidden"] = further.get("hidden")  # its default depends on the environment
+    whole = _fields(reward.settings) | model | encoder
     return whole | plug_in | ({"posterior_settings": _fields(reward.model.posterior)} if posterior else {})
 
 

@@ -110,7 +110,7 @@ class HMC(SampledPosterior):
 
 def _heteroscedastic(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     mean, raw = jax.numpy.split(out, 2, -1)
-    s = likelihood.limit * jax.numpy.tanh(raw * (likelihood.spread / likelihood.limit))
+    s = jax.numpy.clip(likelihood.spread * raw, -likelihood.limit, likelihood.limit)
     cells = jax.numpy.array(likelihood.resolution or (0.0,)) ** 2 / 12
     squares = ((y - mean) ** 2 + cells) * jax.numpy.exp(-2 * s)
     return _noise_integrated(jax, likelihood, squares, copies) - copies * s.sum()

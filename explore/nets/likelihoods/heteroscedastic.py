@@ -2,9 +2,12 @@
 
 For M targets a network has 2 M outputs: the means f, then the logarithmic deviations g relative to a common level tau,
 
-    y_m ~ N(f_m(x), exp(2 s_m(x)) / tau_m),     s = L tanh(spread g / L),  |s| < L (`limit`),    tau_m ~ Gamma(a, b)
+    y_m ~ N(f_m(x), exp(2 s_m(x)) / tau_m),     s = spread g, at least -L and at most L (`limit`),    tau_m ~ Gamma(a, b)
 
-The prior of the weights draws s to 0, a constant noise, so `spread` is the prior's scale of log deviations.
+The prior of the weights draws s to 0, a constant noise, so `spread` is the prior's scale of log deviations. With a bound
+that flattens gradually, such as tanh, the Fisher information of g vanishes near it: natural-gradient steps grow without
+bound, and so does the variance of the weights. Here the score and the information at the bound are those within it, but
+no step leads further out.
 
 Where a network fits rounded targets exactly, the density at them has no bound. A target rounded to multiples of r is
 known up to r / 2, so training takes the mean log density over this cell: r^2 / 12 is added to each squared residual.
@@ -58,7 +61,7 @@ class Heteroscedastic(Gaussian):
 
     def log_deviation(self, out: Tensor) -> Float[Tensor, "R S B M"]:
         """Return s, the logarithm of the standard deviation relative to the common level."""
-        return self.limit * (out[..., out.shape[-1] // 2 :] * (self.spread / self.limit)).tanh()
+        return (self.spread * out[..., out.shape[-1] // 2 :]).clamp(-self.limit, self.limit)
 
     def precision(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S B M"]:
         return noise.unsqueeze(2) * (-2 * self.log_deviation(out)).exp()
@@ -67,7 +70,8 @@ class Heteroscedastic(Gaussian):
         residual, s = residual_of(y, self.mean(out)), self.log_deviation(out)
         precision = noise.unsqueeze(2) * (-2 * s).exp()
         excess = precision * self._over_cells(residual.square()) - 1
-        return torch.cat([precision * residual, excess * self._slope(s)], -1)
+        outward = (s.abs() >= self.limit) & (excess * s > 0)
+        return torch.cat([precision * residual, self.spread * excess.masked_fill(outward, 0)], -1)
 
     def training_weights(self, out: Tensor) -> Float[Tensor, "R S B O"]:
         """Return factors on the score in training, up to one constant per output: exp(2 beta s) for the means."""
@@ -76,7 +80,8 @@ class Heteroscedastic(Gaussian):
 
     def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
         """Return, for each mean, sqrt(precision) and, for each log deviation, sqrt(2) ds/dg, times unit vectors."""
-        roots = torch.cat([self.precision(noise, out).sqrt(), math.sqrt(2) * self._slope(self.log_deviation(out))], -1)
+        of_mean = self.precision(noise, out).sqrt()
+        roots = torch.cat([of_mean, torch.full_like(of_mean, math.sqrt(2) * self.spread)], -1)
         return roots * torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
 
     def squares(self, out: Tensor, y: Tensor) -> Float[Tensor, "R S B M"]:
@@ -92,7 +97,3 @@ class Heteroscedastic(Gaussian):
         # Not a tensor of the resolutions: copying it to a GPU cannot be recorded in a graph.
         each = zip(squares.unbind(-1), self.resolution, strict=True)
         return torch.stack([of_target + r**2 / 12 for of_target, r in each], -1)
-
-    def _slope(self, s: Float[Tensor, "R S B M"]) -> Float[Tensor, "R S B M"]:
-        """Return ds/dg, given s."""
-        return self.spread * (1 - (s / self.limit).square())

@@ -20,7 +20,7 @@ from explore.nets.net import Net, mlp
 
 R, S, B, M = 2, 3, 50, 2
 RNG = Rng(0, dtype=torch.float64)
-OUT = 2 * RNG.normal(R, S, B, 2 * M)
+OUT = (2 * RNG.normal(R, S, B, 2 * M)).clamp(-2.9, 2.9)  # within the limit of log deviations
 TAU = 0.5 + RNG.uniform(R, S, M)
 Y = RNG.normal(R, 1, B, M)
 
@@ -28,7 +28,7 @@ Y = RNG.normal(R, 1, B, M)
 def test_targets_are_normal_with_a_bounded_deviation():
     likelihood = Heteroscedastic(spread=0.7, limit=2.0)
     mean, raw = OUT.chunk(2, -1)
-    deviation = (2 * (0.35 * raw).tanh()).exp() / TAU.unsqueeze(2).sqrt()
+    deviation = (0.7 * raw).clamp(-2, 2).exp() / TAU.unsqueeze(2).sqrt()
     normal = D.Normal(mean, deviation)
     torch.testing.assert_close(likelihood.log_prob(TAU, OUT, Y), normal.log_prob(Y).sum(-1))
     torch.testing.assert_close(likelihood.cdf(TAU, OUT, Y), normal.cdf(Y))
@@ -121,11 +121,21 @@ def test_gradients_of_the_mean_are_weighed_and_information_stays(name):
     assert steps.training_weights(slang, TAU, OUT) is None  # its gradients are also its curvature
 
 
-def test_log_deviations_at_their_limit_in_a_whole_batch_have_no_gradient():
-    posterior = explore.posterior("noisy-kfac", Net(mlp(1, [3], 2 * M)), Heteroscedastic(), "plain")
-    out = torch.cat([OUT[..., :M], torch.full_like(OUT[..., M:], 1e3)], -1)
-    score = steps.training_weights(posterior, TAU, out) * posterior.likelihood.score(TAU, out, Y)
-    assert score.isfinite().all() and (score[..., M:] == 0).all()
+@pytest.mark.parametrize("side", [-1, 1])
+def test_steps_at_the_limit_lead_inwards(side):
+    """There, the score and the information are those at the limit, except that no score points further out."""
+    posterior = explore.posterior(
+        "noisy-kfac", Net(mlp(1, [3], 2 * M)), Heteroscedastic(spread=0.5, limit=1.0), "plain"
+    )
+    likelihood, at = posterior.likelihood, OUT.clone()
+    at[..., M:], beyond = side * (2 - 1e-9), torch.cat([OUT[..., :M], torch.full_like(OUT[..., M:], side * 1e3)], -1)
+    within, score = likelihood.score(TAU, at, Y), likelihood.score(TAU, beyond, Y)
+    inwards = side * within[..., M:] < 0
+    assert inwards.any() and not inwards.all()
+    torch.testing.assert_close(score[..., M:], within[..., M:].masked_fill(~inwards, 0))
+    torch.testing.assert_close(score[..., :M], within[..., :M])
+    torch.testing.assert_close(likelihood.fisher_root(TAU, beyond), likelihood.fisher_root(TAU, at))
+    assert steps.training_weights(posterior, TAU, beyond).isfinite().all()
 
 
 def test_reparameterised_posteriors_follow_the_weighed_gradient():

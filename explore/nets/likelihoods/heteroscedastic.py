@@ -2,12 +2,12 @@
 
 For M targets a network has 2 M outputs: the means f, then the logarithmic deviations g relative to a common level tau,
 
-    y_m ~ N(f_m(x), exp(2 s_m(x)) / tau_m),     s = spread g, at least -L and at most L (`limit`),    tau_m ~ Gamma(a, b)
+    y_m ~ N(f_m(x), exp(2 s_m(x)) / tau_m),    s = spread g, but within -L and L (`limit`),    tau_m ~ Gamma(a, b)
 
-The prior of the weights draws s to 0, a constant noise, so `spread` is the prior's scale of log deviations. With a bound
-that flattens gradually, such as tanh, the Fisher information of g vanishes near it: natural-gradient steps grow without
-bound, and so does the variance of the weights. Here the score and the information at the bound are those within it, but
-no step leads further out.
+The prior of the weights draws s to 0, a constant noise, so `spread` is the prior's scale of log deviations. Near a
+bound that flattens gradually, such as that of tanh, the Fisher information of g vanishes: steps of natural gradients
+grow, and so do the variances of weights. At this bound, information and score are those within it, but no step leads
+outwards.
 
 Where a network fits rounded targets exactly, the density at them has no bound. A target rounded to multiples of r is
 known up to r / 2, so training takes the mean log density over this cell: r^2 / 12 is added to each squared residual.
@@ -79,7 +79,7 @@ class Heteroscedastic(Gaussian):
         return torch.cat([weight, torch.ones_like(weight)], -1)
 
     def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """Return, for each mean, sqrt(precision) and, for each log deviation, sqrt(2) ds/dg, times unit vectors."""
+        """Return, for each mean, sqrt(precision) and, for each log deviation, sqrt(2) spread, times unit vectors."""
         of_mean = self.precision(noise, out).sqrt()
         roots = torch.cat([of_mean, torch.full_like(of_mean, math.sqrt(2) * self.spread)], -1)
         return roots * torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]

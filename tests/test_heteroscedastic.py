@@ -93,6 +93,7 @@ def test_missing_targets_have_no_factor():
     free = OUT.clone().requires_grad_()
     (expected,) = torch.autograd.grad(partial.log_prob(TAU, free, seen).sum(), free)
     torch.testing.assert_close(partial.score(TAU, OUT, seen), expected)
+    torch.testing.assert_close(partial.training_score(TAU, OUT, seen), expected)
     phi = plain.init(2 * M, R, RNG)
     whole = partial.update(phi, OUT, Y, 40.0, 1.0)
     torch.testing.assert_close(tuple(whole), tuple(plain.update(phi, OUT, Y, 40.0, 1.0)))
@@ -129,9 +130,11 @@ def test_steps_at_the_limit_lead_inwards(side):
     )
     likelihood, at = posterior.likelihood, OUT.clone()
     at[..., M:], beyond = side * (2 - 1e-9), torch.cat([OUT[..., :M], torch.full_like(OUT[..., M:], side * 1e3)], -1)
-    within, score = likelihood.score(TAU, at, Y), likelihood.score(TAU, beyond, Y)
+    within, score = likelihood.score(TAU, at, Y), likelihood.training_score(TAU, beyond, Y)
     inwards = side * within[..., M:] < 0
     assert inwards.any() and not inwards.all()
+    assert (likelihood.score(TAU, beyond, Y)[..., M:] == 0).all()  # exact
+    torch.testing.assert_close(likelihood.training_score(TAU, at, Y), within)
     torch.testing.assert_close(score[..., M:], within[..., M:].masked_fill(~inwards, 0))
     torch.testing.assert_close(score[..., :M], within[..., :M])
     torch.testing.assert_close(likelihood.fisher_root(TAU, beyond), likelihood.fisher_root(TAU, at))

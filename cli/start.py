@@ -24,7 +24,7 @@ import click
 import pandas as pd
 import torch
 
-from explore.cli import display, ranks, script
+from explore.cli import cluster, display, ranks, script
 from explore.core import machine
 from explore.core.context import execute
 from explore.core.errors import InputError, shown
@@ -100,10 +100,11 @@ def run(command: str, options: Mapping[str, Any]) -> None:
         if note.startswith(WARNING) or not options["quiet"]:
             display.echo(note, err=True)
     content = written(experiment.settings), experiment.state_dict(), metadata
-    record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
-    with _closing(command, record, experiment):
-        _work(experiment, record, report.write, options["quiet"] or options["as_json"])
-        result: Report = report.report(experiment, record.folder)
+    with cluster.within(options.get("cluster"), getattr(experiment.settings, "jobs", 1)):
+        record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
+        with _closing(command, record, experiment):
+            _work(experiment, record, report.write, options["quiet"] or options["as_json"])
+            result: Report = report.report(experiment, record.folder)
     _print(result, record, notes, options["as_json"], options["quiet"])
 
 
@@ -117,7 +118,8 @@ def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, An
                 run.checkpoint(experiment.state_dict(), step)
             update(completed=experiment.done)
 
-        experiment.events(run.folder, emit)
+        with cluster.watched():
+            experiment.events(run.folder, emit)
 
 
 def _print(report: Report, run: Run, notes: list[str], as_json: bool, quiet: bool) -> None:

@@ -5,7 +5,7 @@ from typing import get_args
 import click
 
 from explore.cli import options
-from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
+from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, TRIALS
 from explore.cli.rl.algorithms import Algorithm
 from explore.core.errors import InputError, shown
 
@@ -62,7 +62,7 @@ def _weight(text: str) -> float | str:
 @click.option("--vec-normalize", is_flag=True, help="Standardise the policy's observations (SB3's VecNormalize).")
 @click.option("--eval-freq", type=POSITIVE, metavar="N", help="Steps between evaluations of the deterministic policy.")
 @click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")
-@click.option("--jobs", type=THREADS, default=1, help="Seeds to train in parallel processes.")
+@options.jobs
 @click.option(
     "--watch", metavar="RUN", help="Write a GIF of a trained policy (of --seed and --bonus) into its run folder."
 )

@@ -2,15 +2,19 @@
 
 import math
 import multiprocessing
+import pickle
+import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
 import joblib
 import torch
 from joblib.externals.loky import get_reusable_executor
+from joblib.parallel import LokyBackend
 
 from explore.cli.problem import place
 from explore.cli.rl.settings import Settings, resolve as resolve
@@ -81,23 +85,26 @@ class Experiment:
 
         A seed waits until its piece is written, so that the run's checkpoint never lags behind the saved models.
         """
-        s, threads, record = self.settings, torch.get_num_threads(), execution().record
-        with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
-            pieces, tasks = manager.Queue(), []
+        threads, record = torch.get_num_threads(), execution().record
+        backend, _ = joblib.parallel.get_active_backend()  # of this thread
+        host = "localhost" if isinstance(backend, LokyBackend) else socket.gethostname()
+        manager = SyncManager((host, 0), ctx=multiprocessing.get_context("spawn"))
+        secret = bytes(multiprocessing.current_process().authkey)
+        with manager, ThreadPoolExecutor(1) as thread:
+            pieces, positions, tasks = manager.Queue(), manager.dict(self.positions), []
             written: dict[Key, Any] = {}  # to each seed, the queue of its group
             for group in self._groups:
                 answers = manager.Queue()
                 # joblib reuses processes, which keep their initial working directory.
-                starts = [
-                    (self._each[name], seed, self._device, self.positions[name, seed], folder.absolute())
-                    for name, seed in group
-                ]
-                tasks.append(joblib.delayed(_train)(starts, threads, record, pieces, answers))
+                starts = [(key, self._each[key[0]], key[1], self._device, folder.absolute()) for key in group]
+                lines = pickle.dumps((pieces, answers, positions))
+                tasks.append(joblib.delayed(_train)(starts, threads, record, secret, lines))
                 written |= dict.fromkeys(group, answers)
 
             def work() -> None:
                 try:
-                    joblib.Parallel(n_jobs=s.jobs)(tasks)
+                    with joblib.parallel_config(backend):
+                        joblib.Parallel(n_jobs=self.settings.jobs)(tasks)
                 finally:
                     pieces.put(None)  # no more pieces
 
@@ -105,6 +112,7 @@ class Experiment:
             try:
                 for piece in iter(pieces.get, None):
                     emit(piece)
+                    positions[piece.condition, piece.seed] = piece.position
                     written[piece.condition, piece.seed].put(None)
                 working.result()
             except BaseException:
@@ -122,15 +130,22 @@ class Experiment:
         return {(name, int(seed)): Position(**position) for name, seed, position in saved["positions"]}
 
 
-def _train(starts: list[Any], threads: int, record: bool | None, pieces: Any, written: Any) -> None:
-    """Train seeds (`Training.at(*start)`) in a separate process. After each piece, wait for a reply in `written`."""
+def _train(starts: list[Any], threads: int, record: bool | None, secret: bytes, lines: bytes) -> None:
+    """Train seeds in a separate process, perhaps on another machine. After each piece, wait for a reply.
+
+    A cluster may call this again after a worker has died; each seed continues where its last written piece ends.
+    """
     torch.set_num_threads(threads)
     execute(record=record)
+    multiprocessing.current_process().authkey = secret
+    pieces, written, positions = pickle.loads(lines)  # proxies, which connect with the secret
 
     def emit(event: Piece | int) -> None:
         if isinstance(event, Piece):
             pieces.put(event)
             written.get()
 
-    first, *others = (Training.at(*start) for start in starts)
+    first, *others = (
+        Training.at(settings, seed, device, positions[name], folder) for name, settings, seed, device, folder in starts
+    )
     first.train(starts[0][-1], emit, *others)

@@ -68,6 +68,6 @@ def _generators(device: torch.device) -> dict[str, Any]:
         "torch": [state.numpy().tobytes() for state in (torch.get_rng_state(), *of_device)],
         "numpy.random": (np.asarray(key).tobytes(), rest),
     }
-    if "beartype" not in sys.modules:  # beartype itself draws from Python's generator
+    if sys.modules.keys().isdisjoint(("beartype", "distributed")):  # which draw from Python's generator themselves
         states["random"] = random.getstate()
     return states

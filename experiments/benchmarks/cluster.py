@@ -1,0 +1,122 @@
+"""Do runs on a cluster equal runs with --jobs, also when a worker is killed, and how much faster are two workers?
+
+    pip install -c constraints.txt -e '.[cluster]'
+    python -m experiments.benchmarks.cluster
+
+Workers are processes of this machine: three of Dask, two of Ray. The runs are `explore compare` on 20 splits and
+`explore active` with 20 trials. Writes results/cluster.csv: seconds of each run, and whether its results, except for
+seconds, equal those of `--jobs` in every digit.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import click
+import pandas as pd
+import psutil
+
+from experiments import driver
+
+RESULTS = Path(__file__).parent / "results" / "cluster.csv"
+PORTS = {"dask": 8796, "ray": 6396}
+COMMANDS = {
+    "compare": ("compare", "--dataset", "yacht", "--posterior", "bbb,noisy-kfac", "--splits", "20", "--epochs", "60"),
+    "active": ("active", "--dataset", "boston", "--posterior", "noisy-kfac", "--trials", "20", "--rounds", "10"),
+}
+STARTED = 25.0  # seconds after the start of a command, when its workers are surely at work
+
+
+@contextmanager
+def dask(workers: int) -> Iterator[str]:
+    """Start a scheduler and workers; yield the address of the cluster."""
+    address = f"tcp://127.0.0.1:{PORTS['dask']}"
+    scheduler = ("dask_scheduler", "--host", "127.0.0.1", "--port", str(PORTS["dask"]))
+    worker = ("dask_worker", address, "--nthreads", "1", "--no-nanny")
+    with ExitStack() as stack:
+        for name, *options in (scheduler, *[worker] * workers):
+            command = [sys.executable, "-m", f"distributed.cli.{name}", *options, "--no-dashboard"]
+            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            time.sleep(5)
+        yield f"dask:{address}"
+
+
+@contextmanager
+def ray(workers: int) -> Iterator[str]:
+    """Start a node that runs as many calls at once; yield the address of the cluster."""
+    ray, port = [sys.executable, "-m", "ray.scripts.scripts"], str(PORTS["ray"])
+    options = ["--num-cpus", str(workers), "--include-dashboard", "false", "--object-store-memory", "200000000"]
+    subprocess.run([*ray, "start", "--head", "--port", port, *options], check=True, stdout=subprocess.DEVNULL)
+    try:
+        yield f"ray:127.0.0.1:{port}"
+    finally:
+        subprocess.run([*ray, "stop", "--force"], check=True, stdout=subprocess.DEVNULL)
+
+
+def kill() -> None:
+    """Kill a worker that is at work."""
+    processes = [(p, " ".join(p.cmdline())) for p in psutil.process_iter() if p.status() != psutil.STATUS_ZOMBIE]
+    workers = [p for p, text in processes if "cli.dask_worker" in text or text.startswith("ray::<lambda>")]
+    max(workers, key=lambda process: process.cpu_percent(0.2)).kill()
+
+
+def run(command: str, jobs: int, name: str, folder: Path, *cluster: str) -> float:
+    """Run a command; return its seconds."""
+    begin = time.perf_counter()
+    driver.explore(
+        *COMMANDS[command], "--device", "cpu", "--jobs", str(jobs), "--out", str(folder), "--name", name, *cluster
+    )
+    return time.perf_counter() - begin
+
+
+def equal(command: str, name: str, other: str, folder: Path) -> bool:
+    """Return whether two runs have the same results."""
+    runs = [folder / f"{command}-{each}" for each in (name, other)]
+    files = [path.name for path in runs[0].glob("*.csv")]
+    assert files
+    tables = [
+        [pd.read_csv(run / file, dtype=str).drop(columns="seconds", errors="ignore") for file in files] for run in runs
+    ]
+    return all(a.equals(b) for a, b in zip(*tables, strict=True))
+
+
+@click.command()
+def main() -> None:
+    """Run all cases that are missing, and write their lines."""
+    for command in COMMANDS:
+        with tempfile.TemporaryDirectory() as name:
+            folder, rows = Path(name), list[dict[str, object]]()
+            rows.append({"where": "jobs", "workers": 3, "seconds": run(command, 3, "jobs", folder)})
+            for engine, start, workers in (("dask", dask, 3), ("ray", ray, 2)):
+                for killed in (False, True):
+                    case = f"{engine}-{killed}"
+                    with start(workers) as address:
+                        timer = threading.Timer(STARTED, kill)
+                        if killed:
+                            timer.start()
+                        seconds = run(command, 3, case, folder, "--cluster", address)
+                        assert not timer.is_alive(), "the command ended before a worker was killed"
+                    same = equal(command, "jobs", case, folder)
+                    rows.append(
+                        {"where": engine, "workers": workers, "killed": killed, "seconds": seconds, "equal": same}
+                    )
+            for workers in (1, 2):
+                with dask(workers) as address:
+                    run(command, 2, f"warm-{workers}", folder, "--cluster", address)  # workers import torch
+                    seconds = run(command, 2, f"two-{workers}", folder, "--cluster", address)
+                rows.append({"where": "dask, 2 jobs", "workers": workers, "seconds": seconds})
+        table = pd.DataFrame(rows).assign(command=command, commit=driver.commit())
+        click.echo(driver.merge(RESULTS, table, ["command", "commit"], "%.4g").to_string())
+
+
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,7 @@ def column(text: str) -> str:
 
 NAMES, COLUMN = name, column  # types of options: click shows the names `name` and `column` in help
 STORED = click.Path(exists=True, dir_okay=False, resolve_path=True)  # a file that a run reads again when it is resumed
+TABLE = click.Path(exists=True, resolve_path=True)  # a file, or a folder of Parquet files
 FILE, SHARE = click.Path(exists=True, dir_okay=False), click.FloatRange(0, 0.5, min_open=True)
 QUOTED = """; quote a name with commas: '"x, y",z'."""
 POSITIVE = click.IntRange(1, 10**9)
@@ -59,7 +60,7 @@ columns = _together(
 )  # fmt: skip
 data = _together(
     click.option("--dataset", type=NAMES, help="From `explore list datasets`.  [default: boston]"),
-    click.option("--data", type=STORED, help="Your table instead."),
+    click.option("--data", type=TABLE, help="Your table instead: a file, or a folder of Parquet files."),
     click.option("--target", multiple=True, type=COLUMN, help="Column of FILE to predict; repeatable."),
     click.option(
         "--drop-columns", type=COLUMN, default="", show_default=False, metavar="A,B",

@@ -225,7 +225,7 @@ def compressed(x: np.ndarray) -> str:
     """Return a sentence on features [N, D] with values that `Standardiser.inputs` compresses, or ""."""
     if x.ndim != 2:
         return ""
-    count = int((np.abs(x - x.mean(0)) > INPUT_BOUND * x.std(0)).any(0).sum())
+    count = sum(bool((np.abs(column - column.mean()) > INPUT_BOUND * column.std()).any()) for column in x.T)
     beyond = f"beyond {INPUT_BOUND:g} standard deviations"
     return f"{counted(count, 'feature')} with values {beyond}, which are compressed." if count else ""
 

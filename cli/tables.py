@@ -118,5 +118,5 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
     """Convert a column to numbers, unless a cell is not numeric or would lose digits or leading zeros."""
     values, odd = texts.numbers(column, decimal)
-    inexact = any(sum(map(str.isdigit, cell)) > 17 for cell in column)
+    inexact = any(len(re.sub(r"\D", "", cell.lower().partition("e")[0]).lstrip("0")) > 17 for cell in column)
     return column if len(odd) or inexact or texts.code(column) or texts.ambiguous(column) else values

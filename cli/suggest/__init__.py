@@ -7,7 +7,7 @@ from explore.cli.options import COLUMN, FILE, NAMES, POSITIVE, SAMPLES, SEED
 
 
 @click.command("suggest", short_help="Suggest which rows of your table to measure next.")
-@click.argument("table", metavar="POOL", type=FILE)
+@click.argument("table", metavar="POOL", type=click.Path(exists=True))
 @click.option("--target", multiple=True, type=COLUMN, help="Column to predict, empty where unknown; repeatable.")
 @click.option("--batch", type=POSITIVE, help="Rows to measure next.  [default: 5]")
 @click.option("--out", metavar="FILE", help="File for the suggestions.  [default: next.csv beside POOL, or next.xlsx]")

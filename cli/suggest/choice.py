@@ -116,10 +116,11 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     problem.check_memory(plain, 1, settings.samples)
     rule = registry.acquisition(settings.acquisition, **settings.acquisition_settings)
     labelled = np.array(rows.measured)
-    x = np.concatenate([rows.x, rows.x[labelled[partly]]])
+    x = np.concatenate([rows.x, rows.x[labelled[partly]]]) if partly else rows.x
     labelled[partly] = len(rows.x) + np.arange(len(partly))
     candidates = np.zeros((1, len(x)), bool)
-    candidates[0, [*labelled, *rows.pending, *rows.pool]] = True
+    for some in (labelled, rows.pending, rows.pool):
+        candidates[0, some] = True
     cost = None
     if rows.costs is not None:  # costs of copies do not matter
         cost = np.append(rows.costs, np.ones(len(x) - len(rows.costs)))
@@ -226,9 +227,10 @@ def _reasons(
     """Return a phrase for each chosen row that says why it was chosen."""
     if settings.goal != "learn":
         return [*_hopes(rows, learnt, prediction, settings)]
-    z = spread.standardised(rows.x)
-    usual = spread.nearest(z, _sample(rows), rows.measured)
-    near = spread.nearest(z, chosen, rows.measured)
+    groups = _sample(rows), chosen, rows.measured
+    z = spread.standardised(rows.x, np.concatenate(groups))
+    some, these, known = np.split(np.arange(len(z)), np.cumsum(list(map(len, groups)))[:2])
+    usual, near = spread.nearest(z, some, known), spread.nearest(z, these, known)
     far, middle = float(np.quantile(usual, FAR)), float(np.median(usual))
     gain = "expected gain" if settings.acquisition in GAINS else settings.acquisition
     scale = {"none": "", "log": " (in logarithms)", "rank": " (in normal scores)"}[settings.transform]

@@ -148,7 +148,7 @@ def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
         "measures": dict(chosen.measures) if chosen else {},
         "stopped": chosen.stopped or None if chosen else None,
         "measured": len(campaign.measured),
-        "pool": len(campaign.pool),
+        "pool": campaign.candidates,
         "partly": [row.id for row in campaign.partly if not campaign.state.has_failed(row)],
         "failed": [row.id for row in campaign.failed],
         "skipped": [row.id for row in campaign.skipped],

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from explore.campaign import Campaign, folder_of
 from explore.campaign.answers import ID
 from explore.cli import display, start, tables
-from explore.cli.suggest import choice, report, settings, table
+from explore.cli.suggest import choice, folder, report, settings, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
@@ -46,9 +46,9 @@ def run(options: Mapping[str, Any]) -> None:
     device, _ = start.compute(options)
     content = table.read(path, now, old.learnt if old else None)
     if old is None:
-        now = settings.resolve(options, rows=content.measured)
+        now = settings.resolve(options, rows=len(content.measured))
     tables.check(out, path, "suggest", ID, report.KINDS)
-    state = State(now, len(content.cells.lines), content.learnt)
+    state = State(now, len(content.whole.lines), content.learnt)
     changes = _changes(old, state) if old else []
     file = options["labels"] and Path(options["labels"])
     labels = table.labels(file, content, now, optional=out.exists() and file.samefile(out)) if file else None
@@ -58,7 +58,7 @@ def run(options: Mapping[str, Any]) -> None:
             raise InputError(f"Another process changed {beside} while this one was running. Run the command again.")
         if options["undo"]:
             campaign.undo()
-        campaign.read(content.cells, content.roles, labels)
+        content = folder.read(campaign, content, folder.named(campaign, labels, options), labels)
         for kind in ("retract", "release", "skip"):
             if options[kind]:
                 campaign.operate(kind, None if kind == "release" and "all" in options[kind] else options[kind])
@@ -69,7 +69,9 @@ def run(options: Mapping[str, Any]) -> None:
             campaign.save()
             _write(beside, state, old)
         report.note(notes, options)
-        chosen = None if operates else _suggest(content, campaign, now, device, options)
+        chosen = None
+        if not operates:
+            content, chosen = _suggest(content, campaign, now, device, options)
         written = []
         if not dry:
             if chosen and chosen.model:
@@ -86,13 +88,15 @@ def _changes(old: State, now: State) -> list[str]:
     return [*settings.changes(old.settings, now.settings), *rows]
 
 
-def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, options: Mapping[str, Any]) -> Choice:
-    """Choose rows and save the choice. If there are fewer rows than --batch, the notes say why."""
+def _suggest(
+    content: Table, campaign: Campaign, now: Settings, device: str, options: Mapping[str, Any]
+) -> tuple[Table, Choice]:
+    """Choose rows and save the choice; also return the table. If there are fewer rows than --batch, notes say why."""
     rows = table.rows(content, campaign)
     waiting = [] if campaign.answered else campaign.pending
-    k = min(now.batch - len(waiting), len(campaign.pool))
+    k = min(now.batch - len(waiting), campaign.candidates)
     notes, pending = list(rows.notes), counted(len(waiting), "suggestion", be=True)
-    if not campaign.pool and not waiting:
+    if not campaign.candidates and not waiting:
         notes.append("No candidates left.")
     elif waiting and k < 1:
         advice = "Use a larger --batch for more, or --release all to start over."
@@ -102,12 +106,12 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, opt
     elif k < now.batch:
         notes.append(f"Only {counted(k, 'candidate')} left.")
     if k < 1:
-        return Choice(notes=notes)
+        return content, Choice(notes=notes)
     with display.progress(options["quiet"] or options["as_json"], "epochs") as update:
         chosen = choice.choose(content, rows, now, k, device, lambda d, t: update(completed=d, total=t))
-    campaign.suggest(chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
+    content = folder.suggest(campaign, content, chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
     campaign.save()
-    return chosen._replace(notes=[*notes, *chosen.notes])
+    return content, chosen._replace(notes=[*notes, *chosen.notes])
 
 
 def _read(folder: Path, trusted: Sequence[str]) -> State | None:

@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Bool
 
 from explore import campaign, data
-from explore.campaign.answers import PREFIX
+from explore.campaign.answers import ID, PREFIX
 from explore.campaign.cells import folded
 from explore.cli.suggest.settings import Settings
 from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
 from explore.data.columns import LeftOut, Quantity
+from explore.data.parts import Places
 from explore.data.reading import Cells, NoRows
 from explore.data.recognition import infer
 from explore.data.table import check_kept, roles
@@ -37,23 +38,28 @@ class Table:
     """A table as read, before its rows are matched with the rows of the campaign."""
 
     path: Path
-    written: Cells  # as in the file
-    cells: Cells  # normalised to identify rows, see `comparable`
+    whole: Cells  # all rows, as in the file
+    written: Cells  # the rows at the indices `at`, as in the file: of a folder, those that the campaign knows
+    cells: Cells  # the same rows, normalised to identify them, see `comparable`
+    at: Sequence[int]
     roles: campaign.Schema
     schema: data.Schema  # of the model's inputs
     costs: np.ndarray | None  # float64 [N], from the column of --cost
     notes: tuple[str, ...]
     learnt: Learnt  # for the next run of the command
-    measured: int  # number of rows with a measured target
+    measured: Sequence[int]  # indices of rows with a measured target
 
 
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     """Read the table, and decide which new columns are features. Decisions on columns in `before` are kept."""
     written, classes = settings.cells(path), settings.task == "classification"
+    if (in_parts := isinstance(written.lines, Places)) and settings.id_column:
+        raise InputError(f"--id applies to files; rows of the folder {path} are named by number and part. Leave it out")
     drop = [*settings.drop_columns, *([settings.cost] if settings.cost else [])]
     names, features = roles(written, settings.target, drop, settings.task, settings.id_column)
     _check(written, names, features, settings)
-    rule = campaign.Schema(tuple(names), (), settings.id_column, classes, bool(settings.keep_na), settings.failed)
+    key = ID if in_parts else settings.id_column
+    rule = campaign.Schema(tuple(names), (), key, classes, bool(settings.keep_na), settings.failed)
     asked = {*settings.categorical, *settings.feature}
     measured = np.zeros(len(written.lines), bool)  # whether a target of each row is measured
     for column in (written.columns[name] for name in names):
@@ -63,7 +69,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     left_out = [name for name in features if name in before.left_out and name not in asked]
     used = [name for name in features if name not in (*late, *left_out)]
     schema, decided = infer(written, used, settings.categorical, settings.feature, before.features)
-    cells = comparable(written, schema, () if classes else names)
+    cells = written if in_parts else comparable(written, schema, () if classes else names)
     if classes:
         declared = set(map(folded, settings.failed))  # so that -999 matches -999.0
         failed = {text.casefold() for text in map(str, cells.columns[names[0]]) if folded(text) in declared}
@@ -80,13 +86,14 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
         why = f"(nearly) empty where {listed(names)} is unmeasured, so probably known only after the experiment"
         notes.append(f"Left out {listed(map(shown, late))}: {why}. Use --target for results.")
     naming = [name for name, why in reasons.items() if why in ("identifier", "order")]
-    if naming and not settings.id_column:
+    if naming and not key:
         pass_id = f"Pass --id if column {shown(naming[0])} identifies the rows."
         notes.append(f"{pass_id} Otherwise rows are identified by their features.")
     ordering = {*before.left_out, *(name for name, why in reasons.items() if why in ORDERING)} - {*learnt}
     after = Learnt(tuple(dict.fromkeys([*before.features, *learnt])), tuple(sorted(ordering)))
     rule = rule._replace(features=learnt)
-    return Table(path, written, cells, rule, schema, costs, tuple(notes), after, int(measured.sum()))
+    every, found = range(len(written.lines)), np.flatnonzero(measured).tolist()
+    return Table(path, written, written, cells, every, rule, schema, costs, tuple(notes), after, found)
 
 
 def _late(cells: Cells, features: Sequence[str], measured: Bool[np.ndarray, " N"]) -> list[str]:
@@ -174,7 +181,7 @@ class Rows:
     values: list[list[float | str]]  # measurements of these rows, by target; NaN: not measured
     pending: list[int]
     taken: list[int]  # all (fully) measured, failed or pending rows
-    pool: list[int]
+    pool: np.ndarray  # int64
     costs: np.ndarray | None  # [N]
     spent: dict[str, float]  # "budget": cost of taken rows; "labels": count of measured and pending rows
     notes: tuple[str, ...]
@@ -182,15 +189,17 @@ class Rows:
 
 def rows(table: Table, state: campaign.Campaign) -> Rows:
     """Return the rows as model inputs. The campaign must have read the table."""
-    matrix, costs = table.schema.apply(table.written), table.costs
+    matrix, costs = table.schema.apply(table.whole), table.costs
     check_units(matrix.features, matrix.x)
-    at = {name: i for i, name in enumerate(state.ids)}
+    at = dict(zip(state.ids, table.at, strict=True))
+    pool, known = np.ones(len(matrix.x), bool), np.array(table.at, int)
+    pool[known] = False
+    pool[known[list(state.pool)]] = True
     groups = state.measured, state.failed, state.pending
     complete, failed, pending = ([at[row.id] for row in some] for some in groups)
     measured, taken = [*state.measured, *state.partly], [*complete, *failed, *pending]
     budget = float(len(taken) if costs is None else costs[taken].sum())
     spent = {"labels": float(len(complete) + len(pending)), "budget": budget}
     values = [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured]
-    return Rows(
-        matrix.x, [at[row.id] for row in measured], values, pending, taken, list(state.pool), costs, spent, matrix.notes
-    )
+    found = [at[row.id] for row in measured]
+    return Rows(matrix.x, found, values, pending, taken, np.flatnonzero(pool), costs, spent, matrix.notes)

@@ -65,7 +65,7 @@ def ray(workers: int) -> Iterator[str]:
 def kill() -> None:
     """Kill a worker that is at work."""
     processes = [(p, " ".join(p.cmdline())) for p in psutil.process_iter() if p.status() != psutil.STATUS_ZOMBIE]
-    workers = [p for p, text in processes if "cli.dask_worker" in text or text.startswith("ray::<lambda>")]
+    workers = [p for p, text in processes if text.startswith(("dask worker [", "ray::<lambda>"))]
     max(workers, key=lambda process: process.cpu_percent(0.2)).kill()
 
 

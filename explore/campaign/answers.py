@@ -23,7 +23,7 @@ class Answers(Sheet):
     def __init__(self, file: Cells, table: Table, ids: Sequence[str], state: State):
         """Parse a labels file. Raise InputError for invalid target cells, or without target or identifying columns."""
         schema = table.schema
-        columns = [ID, *filter(None, [schema.id_column])]
+        columns = list(dict.fromkeys([ID, schema.id_column or ID]))
         self._table, self._state, self._at = table, state, {name: line for line, name in enumerate(ids)}
         self._ids = {name: identifiers(file.columns[name]) for name in columns if name in file.columns}
         self._has_all_features = set(schema.features) <= set(file.columns)

@@ -38,6 +38,7 @@ class Campaign(AbstractContextManager["Campaign"]):
         self._folder, self._dry = folder, dry
         self.notes: list[str] = []  # sentences for the user, in order
         self.ids: tuple[str, ...] = ()  # of every row of the table, once the table is read
+        self._others = 0  # rows that were not read, all candidates
         self._reading: Reading | None = None
         self._lock: BaseFileLock | None = None
         if not dry:
@@ -52,13 +53,14 @@ class Campaign(AbstractContextManager["Campaign"]):
             self.close()
             raise
 
-    def read(self, table: Cells, schema: Schema, labels: Cells | None = None) -> None:
+    def read(self, table: Cells, schema: Schema, labels: Cells | None = None, others: int = 0) -> None:
         """Read the table, then the labels file, which takes precedence, as one step.
 
+        A table larger than memory may lack rows that are neither known nor measured; `others` is their number.
         Raise InputError if a file cannot be used; the campaign must then not be saved.
         """
         self._reading = Reading(self.state, Table(table, schema), labels)
-        self.ids = self._reading.ids
+        self.ids, self._others = self._reading.ids, others
         self.notes += self._reading.notes
 
     @property
@@ -93,6 +95,11 @@ class Campaign(AbstractContextManager["Campaign"]):
         closed = {row.id for row in self.state.in_table if self.state.is_done(row)}
         closed |= {row.id for row in (*self.pending, *self.skipped)}
         return tuple(i for i, name in enumerate(self.ids) if name not in closed)
+
+    @property
+    def candidates(self) -> int:
+        """The number of rows that may be suggested."""
+        return len(self.pool) + self._others
 
     @property
     def answered(self) -> bool:
@@ -145,7 +152,7 @@ class Campaign(AbstractContextManager["Campaign"]):
         """Return sentences that summarise the state of the campaign."""
         gone = sum(row.gone and self.state.is_complete(row) for row in self.state.rows.values())
         away = f" ({gone} more no longer in the table)" if gone else ""
-        pool = f", {counted(len(self.pool), 'candidate')} left" if self._reading else ""
+        pool = f", {counted(self.candidates, 'candidate')} left" if self._reading else ""
         groups = []
         for batch in sorted({row.pending for row in self.pending if row.pending is not None}):
             since = self.state.steps[batch - 1]["time"][:10]

@@ -41,11 +41,12 @@ class Table(Sheet):
     def name(self, row: int) -> str:
         """Return the description of a row for messages: its line, and its identifier if there is one."""
         line = f"{self.file.unit} {self.file.lines[row]}"
-        return f"{shown(self.keys[row])} ({line})" if self.schema.id_column else line
+        named = self.schema.id_column and self.keys[row] != self.file.lines[row]
+        return f"{shown(self.keys[row])} ({line})" if named else line
 
     def _identifiers(self, column: str) -> list[str]:
         keys = identifiers(self.file.columns[column])
-        lines: dict[str, int] = {}
+        lines: dict[str, int | str] = {}
         for row, (key, line) in enumerate(zip(keys, self.file.lines, strict=True)):
             if not key:
                 raise InputError(f"{self.file.where(row, column)}: the identifier is empty. Fill it in.")

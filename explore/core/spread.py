@@ -5,14 +5,15 @@ candidate with the largest distance to its nearest taken or chosen point.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+Rows = Sequence[int] | np.ndarray  # indices
 
-def farthest_first(
-    x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
-) -> tuple[list[int], list[float]]:
+
+def farthest_first(x: Float[np.ndarray, "N D"], candidates: Rows, taken: Rows, k: int) -> tuple[list[int], list[float]]:
     """Choose k candidate rows far from each other and from the rows in `taken`, in standardised features.
 
     Return the chosen rows, and the distance of each to the nearest row taken or chosen before (inf if there is none).
@@ -31,16 +32,18 @@ def farthest_first(
     return chosen, distances
 
 
-def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-    """Standardise each feature to mean 0 and standard deviation 1; constant features become 0."""
-    most = np.abs(x).max(0)  # so that no square overflows
-    x = x / np.where(most > 0, most, 1)
-    centred = x - x.mean(0)
-    scale = np.sqrt(np.square(centred).mean(0))
-    return centred / np.where(scale > 1e-12, scale, 1)  # constant features leave only rounding errors
+def standardised(x: Float[np.ndarray, "N D"], rows: Any = slice(None)) -> Float[np.ndarray, "n D"]:
+    """Standardise each feature to mean 0 and standard deviation 1; constant features become 0. Return some `rows`."""
+    z = np.empty_like(x[rows])
+    for d, column in enumerate(x.T):  # one at a time: the pool may fill most of the memory
+        centred = column / (np.abs(column).max() or 1)  # so that no square overflows
+        centred -= centred.mean()
+        scale = np.sqrt(np.square(centred).mean())
+        z[:, d] = centred[rows] / (scale if scale > 1e-12 else 1)  # constant features leave only rounding errors
+    return z
 
 
-def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
+def nearest(z: Float[np.ndarray, "N D"], rows: Rows, centres: Rows) -> Float[np.ndarray, " n"]:
     """Return the distance of each row in `rows` to the nearest row in `centres`, measured as in `farthest_first`."""
     points, distance = z[list(rows)], np.full(len(rows), np.inf)
     for i in centres:

@@ -21,7 +21,7 @@ class Dataset(NamedTuple):
     task: Task
     classes: tuple[str, ...] = ()  # the name of each class index
     note: str = ""  # sentences for the user, one per line
-    lines: tuple[int, ...] = ()  # line of a user's file where each example begins, from 1
+    lines: Sequence[int | str] = ()  # line of a user's file where each example begins, from 1
     ids: tuple[str, ...] = ()  # identifiers of the examples in a user's file
 
 

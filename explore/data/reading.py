@@ -7,6 +7,7 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import islice, zip_longest
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from explore.core.errors import InputError, listed, one_of, shown
+from explore.core.files import check_regular
 from explore.data import packed, texts
 
 AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED)})"
@@ -45,7 +47,7 @@ class Cells(NamedTuple):
 
     path: Path
     columns: Mapping[str, Sequence[str]]  # by name; cells that a short line lacks are ""
-    lines: tuple[int, ...]  # the line where each row begins in the file, from 1
+    lines: Sequence[int | str]  # the line where each row begins in the file, from 1; in a folder also its file
     decimal: str = "."  # the decimal mark of its numbers
     notes: tuple[str, ...] = ()  # sentences on how it was read
     unit: str = "line"  # what `lines` counts: "line" or "row"
@@ -180,7 +182,7 @@ def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
     """Return the cells of a data frame without its index; rows are numbered from 1."""
     header, notes = named(path, map(str, frame.columns))
     if frame.empty:
-        raise InputError(f"{path} has no row")
+        raise NoRows(f"{path} has no row")
     columns = {}
     for i, name in enumerate(header):
         values = frame.iloc[:, i].tolist()
@@ -209,9 +211,19 @@ def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool =
         raise InputError(f"sheet (--sheet) applies to Excel files; {path} is not one. Leave it out")
     if not (parquet or excel):
         return None
-    kind = "a Parquet" if parquet else "an Excel"
+    with _checked(path, "a Parquet" if parquet else "an Excel"):
+        if not parquet:
+            return _excel(path, content, sheet, strict)
+        file = parquet_file(io.BytesIO(content))
+        check_sizes(file.metadata, range(file.metadata.num_row_groups), len(content), path)
+        return of_arrow(file.read(), path)
+
+
+@contextmanager
+def _checked(path: Path, kind: str) -> Iterator[None]:
+    """Re-raise errors of a reader as InputError."""
     try:
-        return _parquet(path, content) if parquet else _excel(path, content, sheet, strict)
+        yield
     except InputError:
         raise
     except ImportError:
@@ -221,13 +233,24 @@ def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool =
         raise InputError(f"cannot read {path} as {kind} file ({packed.reason(error)}). Replace it") from None
 
 
-def _parquet(path: Path, content: bytes) -> Cells:
-    file = parquet_file(io.BytesIO(content))
-    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    cells = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
-    needed = POINTER * cells + sum(group.total_byte_size for group in groups)
-    packed.check_size(needed, packed.most_of(len(content)), path)
-    return of_arrow(file.read(), path)
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a Parquet file of any size, whose row groups are read one by one. Raise InputError if it is damaged."""
+    with _checked(path, "a Parquet"):
+        check_regular(path)
+        with parquet_file(path) as file:
+            for i in range(file.metadata.num_row_groups):
+                check_sizes(file.metadata, [i], path.stat().st_size, path)
+            yield file
+
+
+def check_sizes(metadata: Any, groups: Iterable[int], size: int, path: Path) -> None:
+    """Raise InputError if row groups of a Parquet file of `size` bytes need far more memory than that."""
+    needed = 0
+    for group in map(metadata.row_group, groups):
+        cells = sum(group.column(i).num_values for i in range(group.num_columns))
+        needed += POINTER * cells + group.total_byte_size
+    packed.check_size(needed, packed.most_of(size), path)
 
 
 def parquet_file(source: Any) -> Any:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from explore.core.errors import InputError, check_known, counted, listed, shown
 from explore.core.files import check_regular
-from explore.data import packed, reading, texts
+from explore.data import packed, parts, reading, texts
 from explore.data.base import Dataset, Task
 from explore.data.columns import Matrix, Schema
 from explore.data.reading import Cells, called
@@ -49,7 +49,8 @@ def load_table(
 
     Args:
         source: a text file in UTF-8 or Latin-1 with commas, semicolons, tabs or bars as separators, possibly
-            compressed (.gz, .bz2, .xz, .zip); an Excel (.xlsx) or Parquet file; or a data frame.
+            compressed (.gz, .bz2, .xz, .zip); an Excel (.xlsx) or Parquet file; a folder of Parquet files, of which one
+            column at a time is in memory; or a data frame.
         target: the column to predict, or several for regression with O outputs.
         drop: columns to leave out.
         task: "regression" (the default), or "classification" with one target column of whole numbers or strings.
@@ -140,7 +141,13 @@ def cells_of(source: Source, decimal: str = ".", sheet: str | None = None, stric
             raise InputError("sheet applies to Excel files only. Leave it out for a data frame")
         cells = reading.of_frame(source)
     else:
-        path, content = Path(source), packed.read(Path(source))
+        path = Path(source)
+        if path.is_dir():
+            if decimal != "." or (sheet is not None and strict):
+                advice = "Leave out decimal (--decimal) and sheet (--sheet)"
+                raise InputError(f"{path} is a folder, which is read as Parquet files. {advice}")
+            return parts.cells_of(path)
+        content = packed.read(path)
         if (typed := reading.of_file(path, content, sheet, strict)) is None:
             return reading.restored(reading.parsed(path, content, decimal))
         cells = typed

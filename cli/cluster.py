@@ -44,14 +44,18 @@ class Backend(ParallelBackendBase):
 
 
 @contextmanager
-def within(cluster: str | None, jobs: int) -> Iterator[None]:
+def within(cluster: str | None, jobs: int, scores: bool = False) -> Iterator[None]:
     """Run joblib's tasks on `cluster` (None: in processes of this machine). Slurm starts `jobs` workers.
+
+    With `scores`, acquisition rules divide the candidates into `jobs` parts, too.
 
     Raises:
         InputError: if the cluster is named in another form, cannot be reached, or lacks packages or equal versions.
     """
+    shared = {"n_jobs": jobs} if scores else {}
     if cluster is None:
-        yield
+        with joblib.parallel_config(**shared):
+            yield
         return
     if jobs < 2:
         raise InputError("--cluster divides the work into --jobs parts. Pass --jobs with at least 2")
@@ -68,7 +72,7 @@ def within(cluster: str | None, jobs: int) -> Iterator[None]:
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InputError(f"cannot use --cluster {cluster} ({reason}). Check its address and options") from error
-        stack.enter_context(joblib.parallel_config(Backend(submit)))
+        stack.enter_context(joblib.parallel_config(Backend(submit), **shared))
         yield
 
 

@@ -114,7 +114,7 @@ session = _together(
     json_object,
 )
 jobs = _together(
-    click.option("--jobs", type=THREADS, default=1, help="Processes that share the trials, splits or seeds."),
+    click.option("--jobs", type=THREADS, default=1, help="Processes that share trials, splits, seeds or candidates."),
     click.option(
         "--cluster", envvar="EXPLORE_CLUSTER", metavar="ENGINE:ADDRESS",
         help="Run the --jobs on dask:ADDRESS, ray:ADDRESS or slurm:KEY=VALUE,...",

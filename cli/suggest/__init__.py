@@ -49,6 +49,7 @@ from explore.cli.options import COLUMN, FILE, NAMES, POSITIVE, SAMPLES, SEED
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: by the number of labels]")
 @click.option("--samples", type=SAMPLES, help="Weight samples for predictions.  [default: 100]")
 @click.option("--seed", type=SEED, help="Random seed.  [default: 0]")
+@options.jobs
 @options.compute
 @options.trust
 @options.quiet

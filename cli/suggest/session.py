@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
 from explore.campaign.answers import ID
-from explore.cli import display, start, tables
+from explore.cli import cluster, display, start, tables
 from explore.cli.suggest import choice, folder, report, settings, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
@@ -108,7 +108,8 @@ def _suggest(
     if k < 1:
         return content, Choice(notes=notes)
     with display.progress(options["quiet"] or options["as_json"], "epochs") as update:
-        chosen = choice.choose(content, rows, now, k, device, lambda d, t: update(completed=d, total=t))
+        with cluster.within(options["cluster"], options["jobs"], scores=True), cluster.watched():
+            chosen = choice.choose(content, rows, now, k, device, lambda d, t: update(completed=d, total=t))
     content = folder.suggest(campaign, content, chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
     campaign.save()
     return content, chosen._replace(notes=[*notes, *chosen.notes])

@@ -10,6 +10,8 @@ seconds, equal those of `--jobs` in every digit.
 
 from __future__ import annotations
 
+import itertools
+import os
 import subprocess
 import sys
 import tempfile
@@ -53,6 +55,7 @@ def dask(workers: int) -> Iterator[str]:
 @contextmanager
 def ray(workers: int) -> Iterator[str]:
     """Start a node that runs as many calls at once; yield the address of the cluster."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"
     ray, port = [sys.executable, "-m", "ray.scripts.scripts"], str(PORTS["ray"])
     options = ["--num-cpus", str(workers), "--include-dashboard", "false", "--object-store-memory", "200000000"]
     subprocess.run([*ray, "start", "--head", "--port", port, *options], check=True, stdout=subprocess.DEVNULL)
@@ -89,33 +92,35 @@ def equal(command: str, name: str, other: str, folder: Path) -> bool:
     return all(a.equals(b) for a, b in zip(*tables, strict=True))
 
 
+def record(command: str, where: str, workers: int, killed: bool, seconds: float, same: bool | None = None) -> None:
+    """Add a line to the results."""
+    row = {"command": command, "where": where, "workers": workers, "killed": killed, "seconds": seconds, "equal": same}
+    table = pd.DataFrame([row | {"commit": driver.commit()}])
+    driver.merge(RESULTS, table, ["command", "where", "workers", "killed"], "%.4g")
+
+
 @click.command()
-def main() -> None:
-    """Run all cases that are missing, and write their lines."""
-    for command in COMMANDS:
+@click.argument("commands", nargs=-1, type=click.Choice(list(COMMANDS)))
+def main(commands: tuple[str, ...]) -> None:
+    """Run some commands (all by default) in all cases."""
+    for command in commands or COMMANDS:
         with tempfile.TemporaryDirectory() as name:
-            folder, rows = Path(name), list[dict[str, object]]()
-            rows.append({"where": "jobs", "workers": 3, "seconds": run(command, 3, "jobs", folder)})
-            for engine, start, workers in (("dask", dask, 3), ("ray", ray, 2)):
-                for killed in (False, True):
-                    case = f"{engine}-{killed}"
-                    with start(workers) as address:
-                        timer = threading.Timer(STARTED, kill)
-                        if killed:
-                            timer.start()
-                        seconds = run(command, 3, case, folder, "--cluster", address)
-                        assert not timer.is_alive(), "the command ended before a worker was killed"
-                    same = equal(command, "jobs", case, folder)
-                    rows.append(
-                        {"where": engine, "workers": workers, "killed": killed, "seconds": seconds, "equal": same}
-                    )
+            folder = Path(name)
+            record(command, "jobs", 3, False, run(command, 3, "jobs", folder))
+            for (start, workers), killed in itertools.product(((dask, 3), (ray, 2)), (False, True)):
+                case = f"{start.__name__}-{killed}"
+                with start(workers) as address:
+                    timer = threading.Timer(STARTED, kill)
+                    if killed:
+                        timer.start()
+                    seconds = run(command, 3, case, folder, "--cluster", address)
+                    assert not timer.is_alive(), "the command ended before a worker was killed"
+                record(command, start.__name__, workers, killed, seconds, equal(command, "jobs", case, folder))
             for workers in (1, 2):
                 with dask(workers) as address:
                     run(command, 2, f"warm-{workers}", folder, "--cluster", address)  # workers import torch
                     seconds = run(command, 2, f"two-{workers}", folder, "--cluster", address)
-                rows.append({"where": "dask, 2 jobs", "workers": workers, "seconds": seconds})
-        table = pd.DataFrame(rows).assign(command=command, commit=driver.commit())
-        click.echo(driver.merge(RESULTS, table, ["command", "commit"], "%.4g").to_string())
+                record(command, "dask, 2 jobs", workers, False, seconds)
 
 
 if __name__ == "__main__":

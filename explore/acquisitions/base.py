@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import joblib
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -15,7 +16,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference import predict
 from explore.inference.base import Predictive, Variational
-from explore.inference.predict import Inputs, Moments, Predictor, divided
+from explore.inference.predict import Inputs, Moments, Predictor, divided, filled
 from explore.nets.protocols import Likelihood, Noise, given, width
 from explore.registry import hyphened
 
@@ -24,6 +25,7 @@ __all__ = ["Choice", "Needs", "View", "best", "greedy"]
 Carry = TypeVar("Carry")
 Rule = TypeVar("Rule")
 
+SHARES = 4  # of the candidates for each job, so that fast workers take more of them
 CACHED = 2**26  # outputs for images are cached up to this many numbers: 256 MiB in single precision
 
 
@@ -91,7 +93,14 @@ class View:
         return self._divided(lambda out: (score(out),))[0]
 
     def _divided(self, score: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        return divided(self._each, self.candidates.shape[1], lambda _, out: score(out))
+        count, jobs = self.candidates.shape[1], joblib.Parallel().n_jobs  # 1 outside joblib.parallel_config(n_jobs=...)
+        if jobs == 1 or len(self.candidates.shape) > 3:
+            return divided(self._each, count, lambda _, out: score(out))
+        chunk = self.predictor.chunk(self.candidates, predict.CACHE)
+        step = chunk * -(-count // (chunk * jobs * SHARES))  # whole chunks: their sizes affect rounding
+        shares = [slice(start, min(start + step, count)) for start in range(0, count, step)]
+        tasks = (joblib.delayed(_scores)(self.predictor, self.candidates[:, share], score) for share in shares)
+        return filled(zip(shares, joblib.Parallel(n_jobs=jobs)(tasks), strict=True), count)
 
     def _each(self, share: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
         """Yield (slice, outputs) for chunks of the candidates in `share`; outputs for images are cached for reuse."""
@@ -123,6 +132,13 @@ class View:
     def outputs_at(self, x: Tensor) -> Float[Tensor, "R S k O"]:
         """Return the outputs for a few inputs [R, k, ...]; the same S nets are used for all."""
         return torch.cat([out for _, out in self.predictor.outputs(x)], 2)
+
+
+def _scores(
+    predictor: Predictor, x: Float[Tensor, "R n D"], score: Callable[[Tensor], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """Score a share of the candidates, perhaps in another process."""
+    return filled(((part, score(out)) for part, out in predictor.outputs(x, predict.CACHE)), x.shape[1])
 
 
 Acquisition = Callable[[View, int], Choice]

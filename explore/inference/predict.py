@@ -102,21 +102,12 @@ class Predictor:
     def outputs(
         self, x: Inputs, budget: int | None = None, only: slice | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (slice of points, outputs) in chunks, for all points x [R, P, ...] or only for the slice `only`.
-
-        On a CPU, `budget` limits the number of values per layer and chunk; chunks of images may exceed this limit.
-        """
+        """Yield (slice of points, outputs) in chunks, for all points x [R, P, ...] or only for the slice `only`."""
+        size = self.chunk(x, budget)
         torch.empty(KEPT, dtype=torch.uint8)  # freed immediately, so that glibc reuses memory from chunk to chunk
-        with torch.no_grad():
-            one = self.net.output(self.layers, x[:, :1])  # one point, to determine the width of the layers
-        width = x.shape[0] * self.samples * self.net.width
-        if not one.is_cpu:
-            budget = DEVICE
-        elif len(x.shape) > 3:  # with few images per chunk, reading the weights would dominate
-            budget = max(budget or BUDGET, min(FEW * width, IMAGES))
         first, last = (only.start, only.stop) if only else (0, x.shape[1])
-        for some in parts(last - first, width, budget):
-            part = slice(first + some.start, first + some.stop)
+        for start in range(first, last, size):
+            part = slice(start, min(start + size, last))
             with torch.no_grad():  # inside the generator, since its body runs after the call
                 out = self.net.output(self.layers, x[:, part])
             if self.stretch is not None:
@@ -125,6 +116,20 @@ class Predictor:
                 means = torch.lerp(means.mean(1, keepdim=True), means, self.stretch[:, None, None, None])
                 out = torch.cat([means, out[..., targets:]], -1)
             yield part, out
+
+    def chunk(self, x: Inputs, budget: int | None = None) -> int:
+        """Return the number of points per chunk of `outputs`.
+
+        On a CPU, `budget` limits the number of values per layer and chunk; chunks of images may exceed this limit.
+        """
+        with torch.no_grad():
+            one = self.net.output(self.layers, x[:, :1])  # one point, to determine the width of the layers
+        width = x.shape[0] * self.samples * self.net.width
+        if not one.is_cpu:
+            budget = DEVICE
+        elif len(x.shape) > 3:  # with few images per chunk, reading the weights would dominate
+            budget = max(budget or BUDGET, min(FEW * width, IMAGES))
+        return max(1, (budget or BUDGET) // width)
 
     def _all(self, of: Callable[[Tensor], tuple[Tensor, ...]], x: Inputs) -> tuple[Tensor, ...]:
         """Apply the function `of` to the outputs at all points x, and return the results for all points."""

@@ -6,6 +6,7 @@ Small versions of four rules, as a plug-in would have them, against what they me
 from dataclasses import dataclass
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -15,10 +16,12 @@ from explore import registry
 from explore.acquisitions.base import Choice, Needs, View, best, greedy
 from explore.acquisitions.conditioning import centred
 from explore.core.errors import InputError
+from explore.inference import predict
 from explore.learning.learner import ActiveLearner
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from tests import oracles
+from tests.acquisitions.views import R, S, view
 
 P, TRIALS, K = 24, 2, 4
 GENERATOR = np.random.default_rng(0)
@@ -178,3 +181,13 @@ def test_bait_lowers_the_trace_most():
 def test_bait_is_refused_without_a_density():
     with pytest.raises(InputError, match="needs a posterior with a density, but Ensemble has none"):
         asked(bait, posterior="ensemble")
+
+
+@pytest.mark.parametrize("rule", ["variance-reduction", "information-gain", "epig", "max-variance"])
+def test_jobs_that_share_the_candidates_choose_the_same(rule, monkeypatch):
+    monkeypatch.setattr(predict, "CACHE", 4 * R * S * 6)  # chunks of four points
+    for points in (50, 3):
+        choice = registry.acquisition(rule)(view(points=points), 3)
+        with joblib.parallel_config("sequential", n_jobs=3):
+            shared = registry.acquisition(rule)(view(points=points), 3)
+        assert torch.equal(shared.indices, choice.indices) and torch.equal(shared.scores, choice.scores)

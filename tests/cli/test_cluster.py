@@ -8,6 +8,7 @@ import threading
 import time
 
 import joblib
+import numpy as np
 import pandas as pd
 import pytest
 from distributed import LocalCluster
@@ -64,6 +65,20 @@ def test_trials_on_a_cluster_equal_those_of_one_process_after_another(explore, d
         assert result.exit_code == 0, result.output
         tables.append(pd.read_csv(tmp_path / f"active-{name}" / "results.csv"))
     pd.testing.assert_frame_equal(tables[0], tables[1])
+
+
+def test_candidates_are_scored_on_a_cluster(explore, dask, tmp_path):
+    x = np.random.default_rng(0).normal(size=(300, 3))
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=x[:, 0]).astype(object)
+    frame.loc[8:, "y"] = ""
+    results = []
+    for name, where in (("here", ()), ("there", ("--jobs", 2, "--cluster", dask))):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        options = ("--target", "y", "--json", "--batch", 2, "--out", tmp_path / f"next-{name}.csv", *where)
+        result = explore("suggest", tmp_path / f"{name}.csv", *options)
+        assert result.exit_code == 0, result.output
+        results.append(json.loads(result.stdout)["rows"])
+    assert results[0] == results[1]
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 
 from explore.core.errors import InputError
 from explore.data import load_table
-from explore.data.parts import Places, cells_of
+from explore.data.parts import Columns, Places, cells_of
 
 
 @pytest.fixture
@@ -49,6 +49,7 @@ def test_a_folder_is_the_table_of_its_parts(frame, tmp_path):
 def test_a_few_rows_are_read_from_their_parts(frame, tmp_path):
     cells = cells_of(write(frame, tmp_path / "pool", (30, 41, 19)))
     rows = [71, 3, 30, 29, 89]
+    assert isinstance(cells.columns, Columns)
     assert cells.columns.of(rows) == {name: [column[row] for row in rows] for name, column in cells.columns.items()}
 
 

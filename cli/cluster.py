@@ -1,8 +1,9 @@
 """Clusters of machines that train the parts of a run: Dask, Ray, or Dask workers that Slurm starts."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any
 
 import joblib
@@ -72,6 +73,7 @@ def within(cluster: str | None, jobs: int, scores: bool = False) -> Iterator[Non
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InputError(f"cannot use --cluster {cluster} ({reason}). Check its address and options") from error
+        stack.enter_context(redirect_stdout(sys.stderr))  # Ray prints that a worker died; output may be JSON
         stack.enter_context(joblib.parallel_config(Backend(submit), **shared))
         yield
 

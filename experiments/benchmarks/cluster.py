@@ -4,8 +4,8 @@
     python -m experiments.benchmarks.cluster
 
 Workers are processes of this machine: three of Dask, two of Ray. The runs are `explore compare` on 20 splits and
-`explore active` with 20 trials. Writes results/cluster.csv: seconds of each run, and whether its results, except for
-seconds, equal those of `--jobs` in every digit.
+`explore active` with 20 trials; `speed` is a longer one with one and with two workers of Dask. Writes
+results/cluster.csv: seconds of each run, and whether its results equal those of `--jobs` in every digit but for times.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ RESULTS = Path(__file__).parent / "results" / "cluster.csv"
 PORTS = {"dask": 8796, "ray": 6396}
 COMMANDS = {
     "compare": ("compare", "--dataset", "yacht", "--posterior", "bbb,noisy-kfac", "--splits", "20", "--epochs", "60"),
+    "speed": ("compare", "--dataset", "power", "--posterior", "noisy-kfac", "--splits", "4", "--epochs", "20"),
     "active": ("active", "--dataset", "boston", "--posterior", "noisy-kfac", "--trials", "20", "--rounds", "10"),
 }
 STARTED = 25.0  # seconds after the start of a command, when its workers are surely at work
@@ -99,11 +100,24 @@ def record(command: str, where: str, workers: int, killed: bool, seconds: float,
     driver.merge(RESULTS, table, ["command", "where", "workers", "killed"], "%.4g")
 
 
+def speed() -> None:
+    """Record the seconds of one command with one and with two workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        for workers in (1, 2):
+            with dask(workers) as address:
+                for name in ("warm", "timed"):  # first, workers import torch
+                    seconds = run("speed", 2, f"{name}-{workers}", Path(folder), "--cluster", address)
+            record("speed", "dask", workers, False, seconds)
+
+
 @click.command()
 @click.argument("commands", nargs=-1, type=click.Choice(list(COMMANDS)))
 def main(commands: tuple[str, ...]) -> None:
     """Run some commands (all by default) in all cases."""
     for command in commands or COMMANDS:
+        if command == "speed":
+            speed()
+            continue
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             record(command, "jobs", 3, False, run(command, 3, "jobs", folder))
@@ -116,11 +130,6 @@ def main(commands: tuple[str, ...]) -> None:
                     seconds = run(command, 3, case, folder, "--cluster", address)
                     assert not timer.is_alive(), "the command ended before a worker was killed"
                 record(command, start.__name__, workers, killed, seconds, equal(command, "jobs", case, folder))
-            for workers in (1, 2):
-                with dask(workers) as address:
-                    run(command, 2, f"warm-{workers}", folder, "--cluster", address)  # workers import torch
-                    seconds = run(command, 2, f"two-{workers}", folder, "--cluster", address)
-                record(command, "dask, 2 jobs", workers, False, seconds)
 
 
 if __name__ == "__main__":

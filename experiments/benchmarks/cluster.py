@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results" / "cluster.csv"
 PORTS = {"dask": 8796, "ray": 6396}
 COMMANDS = {
     "compare": ("compare", "--dataset", "yacht", "--posterior", "bbb,noisy-kfac", "--splits", "20", "--epochs", "60"),
-    "speed": ("compare", "--dataset", "power", "--posterior", "noisy-kfac", "--splits", "4", "--epochs", "20"),
+    "speed": ("compare", "--dataset", "boston", "--posterior", "noisy-kfac", "--splits", "8", "--epochs", "400"),
     "active": ("active", "--dataset", "boston", "--posterior", "noisy-kfac", "--trials", "20", "--rounds", "10"),
 }
 STARTED = 25.0  # seconds after the start of a command, when its workers are surely at work

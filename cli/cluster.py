@@ -95,7 +95,7 @@ def watched() -> Iterator[None]:
 def _dask(address: str, jobs: int, stack: ExitStack) -> Submit:
     from distributed import Client
 
-    client = stack.enter_context(Client(address, timeout=5))
+    client = stack.enter_context(Client(address, timeout=10))
     client.get_versions(check=True, packages=["torch", "numpy"])
     return lambda func: client.submit(func, pure=False)
 

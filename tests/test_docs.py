@@ -89,7 +89,7 @@ def test_a_command_is_understood(words, tmp_path, monkeypatch):
         (tmp_path / table).write_text("price,house,street,size\n" + "1,2,3,4\n5,6,7,8\n" * 50)
     (tmp_path / "pool.csv").write_text("yield,price\n")
     (tmp_path / "next.csv").touch()
-    for folder in ("photos", "new-photos", "imagenet"):
+    for folder in ("photos", "new-photos", "imagenet", "pool", "pool.explore"):
         (tmp_path / folder).mkdir()
     for name in words:
         if name.startswith("runs/"):

@@ -117,13 +117,10 @@ class Predictor:
                 out = torch.cat([means, out[..., targets:]], -1)
             yield part, out
 
+    @torch.no_grad()
     def chunk(self, x: Inputs, budget: int | None = None) -> int:
-        """Return the number of points per chunk of `outputs`.
-
-        On a CPU, `budget` limits the number of values per layer and chunk; chunks of images may exceed this limit.
-        """
-        with torch.no_grad():
-            one = self.net.output(self.layers, x[:, :1])  # one point, to determine the width of the layers
+        """Return the points per chunk of `outputs`. On a CPU, `budget` limits values per layer, except of images."""
+        one = self.net.output(self.layers, x[:, :1])  # one point, to determine the width of the layers
         width = x.shape[0] * self.samples * self.net.width
         if not one.is_cpu:
             budget = DEVICE

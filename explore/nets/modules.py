@@ -2,6 +2,7 @@
 
 import random
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -68,6 +69,8 @@ def _generators(device: torch.device) -> dict[str, Any]:
         "torch": [state.numpy().tobytes() for state in (torch.get_rng_state(), *of_device)],
         "numpy.random": (np.asarray(key).tobytes(), rest),
     }
-    if sys.modules.keys().isdisjoint(("beartype", "distributed")):  # which draw from Python's generator themselves
+    names = [thread.name for thread in threading.enumerate()]
+    of_dask = any(name == "IO loop" or "Dask-Default" in name for name in names)  # of its clients and workers
+    if not of_dask and "beartype" not in sys.modules:  # which draw from Python's generator themselves
         states["random"] = random.getstate()
     return states

@@ -488,7 +488,7 @@ def test_failed_fits_are_reported(active, toy):
         (["-p", "lr=" + "x" * 5000], "(5000 characters) is not valid; allowed: a number"),
         (["-p", "x" * 5000], "(5000 characters)"),
         (["--dataset", "x" * 5000], "(5000 characters); allowed: australian"),
-        (["--data", "absent.csv"], "File 'absent.csv' does not exist"),
+        (["--data", "absent.csv"], "Path 'absent.csv' does not exist"),
     ],
 )
 def test_wrong_options(explore, arguments, message):

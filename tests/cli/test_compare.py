@@ -467,7 +467,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["-p", "lr=-1"], "lr is -1.0; it must be"),
         (["--dataset", "bostn"], "unknown dataset 'bostn'; allowed: australian, boston,"),
         (["--target", "y"], "--target applies to --data only. Leave it"),
-        (["--data", "absent.csv"], "File 'absent.csv' does not exist"),
+        (["--data", "absent.csv"], "Path 'absent.csv' does not exist"),
         (["--data", "two.csv"], "--data needs --target"),
         (["--data", "two.csv", "--target", "y"], "cannot split 2 examples 5 times with 2 for"),
         (["--hidden", "0"], "--hidden is '0'"),
@@ -578,7 +578,7 @@ def test_resume_refuses_other_settings_and_other_commands(compare, explore, acti
     compare("--posterior", "map")
     result = explore("compare", "--resume", RUN, "--splits", 3)
     assert result.exit_code == 2
-    assert "Leave out --splits (allowed: --device, --graphs, --json, --quiet, --resume, --threads" in result.stderr
+    assert "Leave out --splits (allowed: --cluster, --device, --graphs, --json, --quiet, --resume," in result.stderr
     active("--rounds", 1, "--name", "x")
     assert (
         "was written by explore active. Use a run of explore compare"

@@ -176,7 +176,7 @@ def test_resume_refuses_what_would_change_the_protocol(explore, uninterrupted):
     shutil.copytree(uninterrupted(*TINY)[0], RUN)
     result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
     assert result.exit_code == 2
-    assert "Leave out --trials, -p (allowed: --device, --graphs, --json, --quiet, --resume, --rounds," in result.stderr
+    assert "Leave out --trials, -p (allowed: --cluster, --device, --graphs, --json, --quiet," in result.stderr
 
 
 def test_resume_warns_of_another_number_of_threads(explore, monkeypatch):

@@ -79,8 +79,8 @@ def within(cluster: str | None, jobs: int, scores: bool = False) -> Iterator[Non
 
 
 @contextmanager
-def watched() -> Iterator[None]:
-    """Re-raise an error of the cluster itself, such as a lost scheduler, as `ProcessLost`."""
+def watched(lost: type[Exception] = ProcessLost) -> Iterator[None]:
+    """Re-raise an error of the cluster itself, such as a lost scheduler, as `lost`."""
     try:
         yield
     except Exception as error:
@@ -89,7 +89,7 @@ def watched() -> Iterator[None]:
         if type(error).__module__.partition(".")[0] not in ("concurrent", "distributed", "ray"):
             raise
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ProcessLost(f"the cluster failed ({reason})") from error
+        raise lost(f"the cluster failed ({reason})") from error
 
 
 def _dask(address: str, jobs: int, stack: ExitStack) -> Submit:

@@ -17,7 +17,7 @@ from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
 from explore.core import files
-from explore.core.errors import InputError, counted
+from explore.core.errors import Failure, InputError, counted
 from explore.learning import saved, trust
 from explore.runs.recorded import CONFIG as FORMAT, read, written
 
@@ -108,7 +108,7 @@ def _suggest(
     if k < 1:
         return content, Choice(notes=notes)
     with display.progress(options["quiet"] or options["as_json"], "epochs") as update:
-        with cluster.within(options["cluster"], options["jobs"], scores=True), cluster.watched():
+        with cluster.within(options["cluster"], options["jobs"], scores=True), cluster.watched(Failure):
             chosen = choice.choose(content, rows, now, k, device, lambda d, t: update(completed=d, total=t))
     content = folder.suggest(campaign, content, chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
     campaign.save()

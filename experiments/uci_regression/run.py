@@ -30,6 +30,7 @@ import torch
 from experiments.driver import check, experiment, merge, names, run_missing, with_key, write
 from experiments.table_defaults.run import CHOSEN, NOISE, SMALL
 from experiments.tables import markdown, mean_se, sections
+from experiments.uci_regression import pbp
 from explore import registry
 from explore.core.rng import Rng
 from explore.data import load
@@ -123,6 +124,8 @@ class Run(NamedTuple):
 
 def planned(dataset: str, arm: str, hidden: str, prior: str, full: bool) -> Run:
     """At full length, or shortened."""
+    if arm == "pbp":
+        return Run(dataset, arm, hidden, prior, pbp.EPOCHS, 5 if dataset == "protein" else 20)
     net = Net(mlp(1, [1], 1))
     epochs = registry.posterior(ARMS[arm].posterior, net, Gaussian(), **settings(arm, dataset)).epochs
     splits = 5 if dataset == "protein" else 20
@@ -143,6 +146,8 @@ def train(run: Run, curves: Path) -> pd.DataFrame:
     rng, arm = Rng(0), ARMS[run.arm]
     parts = compare.split(load(run.dataset), run.splits, rng)
     widths = [100 if run.dataset == "protein" else int(width) for width in run.hidden.split("-")]
+    if run.arm == "pbp":
+        return by_pbp(parts, widths, rng)
     own = settings(run.arm, run.dataset) | {"epochs": run.epochs}
     posterior = registry.posterior(arm.posterior, Net(mlp(parts.x.shape[2], widths, 1)), noise(run), **own)
     begin, lines = time.process_time(), []
@@ -159,6 +164,24 @@ def train(run: Run, curves: Path) -> pd.DataFrame:
     merge(curves, with_key(pd.DataFrame(lines), KEY, run), KEY)
     rows = {"split": range(1, run.splits + 1)} | {k: v.numpy() for k, v in values.items()}
     return pd.DataFrame(rows | {"cpu": cpu})
+
+
+def by_pbp(parts: compare.Splits, widths: list[int], rng: Rng) -> pd.DataFrame:
+    """Fit and measure probabilistic back-propagation: its predictions are Gaussians."""
+    assert parts.scale is not None  # of regressions alone
+    begin, scale = time.process_time(), parts.scale[:, :1].double()
+    model = pbp.fit(parts.x.double(), parts.y[..., 0].double(), widths, rng)
+    mean, variance = model.predict(parts.test_x.double())
+    error = parts.test_y[..., 0] - mean
+    density = (pbp.gaussian(error, torch.zeros(()), variance) - scale.log()).mean(1)
+    values = {
+        "rmse": (error.square().mean(1, keepdim=True).sqrt() * scale)[:, 0],
+        "log_likelihood": density,
+        "moment_log_likelihood": density,
+        "coverage_95": (error.abs() < 1.959964 * variance.sqrt()).double().mean(1),
+    }
+    rows = {"split": range(1, len(error) + 1)} | {k: v.numpy() for k, v in values.items()}
+    return pd.DataFrame(rows | {"cpu": time.process_time() - begin})
 
 
 def likelihoods(predictor: Predictor, parts: compare.Splits) -> dict[str, torch.Tensor]:
@@ -198,7 +221,7 @@ def tables(runs: pd.DataFrame, paper: pd.DataFrame) -> str:
 def _lines(own: pd.DataFrame, cited: pd.DataFrame, tag: str, sets: list[str]) -> Iterator[list[str]]:
     digits = {name: ".4f" if name in ("kin8nm", "naval") and tag == "rmse" else ".3f" for name in sets}
     papers = cited.groupby("arm", sort=False)
-    for arm in (arm for arm in ARMS if arm in set(own.arm)):
+    for arm in (arm for arm in (*ARMS, "pbp") if arm in set(own.arm)):
         rows = {name: own[(own.arm == arm) & (own.dataset == name)] for name in sets}
         values = {name: found[tag] for name, found in rows.items()}
         short = {name: "†" if _shortened(found) else "" for name, found in rows.items()}
@@ -243,7 +266,7 @@ def picture(curves: pd.DataFrame, path: Path) -> None:
 
 @experiment(__file__)
 @names("--datasets", "data set", DATASETS)
-@names("--arms", "arm", ARMS)
+@names("--arms", "arm", (*ARMS, "pbp"))
 @click.option("--hidden", type=click.Choice(["50", "50-50"]), default="50", show_default=True)
 @click.option("--prior", type=click.Choice(list(PRIORS)), default="paper", show_default=True, help="Of the noise.")
 @click.option("--full", is_flag=True, help="20 splits and all epochs of everything.")

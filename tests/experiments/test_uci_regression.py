@@ -7,7 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments.uci_regression import run
+from experiments.uci_regression import pbp, run
 from explore.core.rng import Rng
 from explore.inference.predict import Predictor
 from explore.learning import compare
@@ -80,3 +80,22 @@ def test_run(tmp_path, monkeypatch):
     curves = pd.read_csv(tmp_path / "curves.csv")
     assert curves.epoch.tolist() == [1, 2, 1, 2]
     assert (tmp_path / "curves.png").stat().st_size > 1000 and "| vogn |" in (tmp_path / "table.md").read_text()
+
+
+def test_probabilistic_back_propagation_matches_moments():
+    """Moments of a rectified Gaussian against quadrature, and a linear model's first example against Bayes' rule."""
+    mean, variance = torch.tensor([-1.3, 0.2, 2.0]).double(), torch.tensor([0.5, 1.7, 0.1]).double()
+    z = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
+    values = (mean[:, None] + variance.sqrt()[:, None] * z).clamp_min(0)
+    weight = torch.exp(-0.5 * z.square())
+    weight /= weight.sum()
+    first = (values * weight).sum(1)
+    torch.testing.assert_close(pbp.rectified(mean, variance), (first, (values.square() * weight).sum(1) - first**2))
+    model = pbp.PBP(1, [2, 1], Rng(0))
+    prior, covariance = model.means[0][0, 0], model.variances[0][0, 0].diag()
+    x, y = torch.tensor([[[0.7, -1.2]]]).double(), torch.tensor([[0.4]]).double()
+    row = torch.tensor([0.7, -1.2, 1.0]).double() / math.sqrt(3)
+    gain = covariance @ row / (row @ covariance @ row + 6 / 5)  # the mean of the noise's variance is 6/5
+    model.absorb(x, y)
+    torch.testing.assert_close(model.means[0][0, 0], prior + gain * (0.4 - row @ prior))
+    torch.testing.assert_close(model.variances[0][0, 0], (covariance - torch.outer(gain, row @ covariance)).diagonal())

@@ -38,7 +38,7 @@ CIFAR_STUDIES = [name for name, study in STUDIES.items() if "cifar10" in study.o
 def other_images(path: Path) -> Path:
     """Write the images of MNIST in the shape of CIFAR-10's, unless they are there."""
     if not path.exists():
-        grey = torch.as_tensor(np.asarray(load("mnist").test_x[:2000]), dtype=torch.float32)
+        grey = torch.tensor(load("mnist").test_x[:2000], dtype=torch.float32)
         wide = torch.nn.functional.interpolate(grey, size=(32, 32), mode="bilinear", antialias=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(path, x=wide.round().clamp(0, 255).byte().expand(-1, 3, -1, -1).numpy())

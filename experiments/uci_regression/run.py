@@ -143,11 +143,12 @@ def noise(run: Run) -> Gaussian:
 
 def train(run: Run, curves: Path) -> pd.DataFrame:
     """Fit and measure: a row a split. A row a measured epoch is written to `curves`."""
-    rng, arm = Rng(0), ARMS[run.arm]
+    rng = Rng(0)
     parts = compare.split(load(run.dataset), run.splits, rng)
     widths = [100 if run.dataset == "protein" else int(width) for width in run.hidden.split("-")]
     if run.arm == "pbp":
         return by_pbp(parts, widths, rng)
+    arm = ARMS[run.arm]
     own = settings(run.arm, run.dataset) | {"epochs": run.epochs}
     posterior = registry.posterior(arm.posterior, Net(mlp(parts.x.shape[2], widths, 1)), noise(run), **own)
     begin, lines = time.process_time(), []

@@ -41,7 +41,7 @@ def other_images(path: Path) -> Path:
         grey = torch.tensor(load("mnist").test_x[:2000], dtype=torch.float32)
         wide = torch.nn.functional.interpolate(grey, size=(32, 32), mode="bilinear", antialias=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, x=wide.round().clamp(0, 255).byte().expand(-1, 3, -1, -1).numpy())
+        np.savez_compressed(path, x=wide.round().clamp(0, 255).byte().movedim(1, 3).expand(-1, -1, -1, 3).numpy())
     return path
 
 

@@ -155,7 +155,9 @@ def test_every_posterior_has_the_same_tags(classes):
     assert ("test/error" in tags["map"]) == (classes > 0)
 
 
-@pytest.mark.parametrize(("members", "calibrate", "jobs"), [(1, 0.0, 1), (3, 0.0, 1), (1, 0.2, 1), (2, 0.2, 2)])
+@pytest.mark.parametrize(
+    ("members", "calibrate", "jobs"), [(3, 0.0, 1), (1, 0.2, 1), pytest.param(2, 0.2, 2, marks=pytest.mark.slow)]
+)
 def test_saved_continues_bit_for_bit(members, calibrate, jobs):
     splits, p = compare.split(dataset(), R, Rng(0)), posterior("noisy-ekfac", epochs=4, members=members)
 

@@ -45,7 +45,7 @@ SEVERAL: dict[str, dict[str, Any]] = {
     "ensemble": {"epochs": 100, "members": 3, "lr": 0.01, "batch_size": 10},
     "map": {"epochs": 50, "lr": 0.01, "batch_size": 10},
 }
-QUICK = ("vogn", "map")
+QUICK = ("map",)
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SEVERAL]
 
 
@@ -110,6 +110,7 @@ def test_intervals_of_a_student_t_hold_what_they_say():
     assert 0.9 < float(model.evaluate(X[N:], y[N:])["coverage_95"]) < 0.99
 
 
+@pytest.mark.slow  # tests/test_distributions.py covers fits to counts
 def test_counts_stay_counts():
     rates = np.exp(1 + SIGNAL[:, :1])
     y = np.random.default_rng(3).poisson(rates).astype(float)

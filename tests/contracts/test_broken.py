@@ -118,7 +118,7 @@ class RoughHessian(NoisyAdam):
         return end_update(self, seen, new, state, self.kl_weight)
 
 
-@pytest.mark.parametrize("beta", [0.1, 0.01])
+@pytest.mark.parametrize("beta", [0.1, pytest.param(0.01, marks=pytest.mark.slow)])
 def test_a_rough_natural_gradient_passes(beta):
     for check in ("gain_is", "gain_falls", "two_processes", "a_linear_model"):
         meet(RoughHessian, check, {"lively": {"beta": beta}, "linear": []})

@@ -61,7 +61,7 @@ def part_of(steps, rows):
 
 @pytest.mark.parametrize("flag", [0, 1], ids=["chain", "flag"])
 @pytest.mark.parametrize("bonus", GLOBAL)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_bonus_ranks_by_visits_and_is_largest_where_nothing_was_seen(bonus, flag, seed):
     world = World(flag)
     walked = world.walk(np.random.default_rng(seed))
@@ -85,7 +85,7 @@ def test_the_bonus_ranks_by_visits_and_is_largest_where_nothing_was_seen(bonus, 
         assert first.any() and raw[first].mean() > highest
 
 
-@pytest.mark.parametrize("bonus", ["expected-gain", "variance"])
+@pytest.mark.parametrize("bonus", ["expected-gain", pytest.param("variance", marks=pytest.mark.slow)])
 def test_of_hundreds_of_states_the_few_unseen_ones_are_worth_most(bonus):
     """With fewer features than states, those of unseen states would be combinations of those of seen ones."""
     states, unseen = np.eye(300, dtype=np.float32), 5
@@ -134,7 +134,13 @@ def test_episodic_bonuses_rank_by_visits_in_the_episode(bonus, flag):
     assert np.median(raw[paid & (visits == 1)]) > np.quantile(raw[paid & (visits > 1)], 0.99)
 
 
-@pytest.mark.parametrize("bonus", registry.names("bonuses"))
+OUTLIERS = [  # the others have networks that are trained in the same way, and take much longer
+    pytest.param(name, marks=pytest.mark.slow if name in ("disagreement", "novelty") else ())
+    for name in registry.names("bonuses")
+]
+
+
+@pytest.mark.parametrize("bonus", OUTLIERS)
 def test_one_outlier_changes_no_rank_much(bonus):
     world = World(0)
     steps = world.transitions(*world.walk(np.random.default_rng(0)))

@@ -35,26 +35,24 @@ class Table(Sheet):
         """Parse the table; raise InputError for missing columns, empty or repeated identifiers, or invalid targets."""
         file.require([*schema.targets, *schema.features, *filter(None, [schema.id_column])])
         super().__init__(file, schema)
-        by_features = (fingerprint(self.cells(line)) for line in range(len(file.lines)))
-        self.keys = self._identifiers(schema.id_column) if schema.id_column else list(by_features)
+        if not (column := schema.id_column):
+            self.keys = [fingerprint(self.cells(line)) for line in range(len(file.lines))]
+            return
+        self.keys = identifiers(file.columns[column])
+        lines: dict[str, int | str] = {}
+        for row, (key, line) in enumerate(zip(self.keys, file.lines, strict=True)):
+            if not key:
+                raise InputError(f"{file.where(row, column)}: the identifier is empty. Fill it in.")
+            if lines.setdefault(key, line) != line:
+                places = f"{file.unit}s {lines[key]} and {line} of column {shown(column)}"
+                unique = "Identifiers must be unique."
+                raise InputError(f"{file.path}: identifier {shown(key)} occurs in {places}. {unique}")
 
     def name(self, row: int) -> str:
         """Return the description of a row for messages: its line, and its identifier if there is one."""
         line = f"{self.file.unit} {self.file.lines[row]}"
         named = self.schema.id_column and self.keys[row] != self.file.lines[row]
         return f"{shown(self.keys[row])} ({line})" if named else line
-
-    def _identifiers(self, column: str) -> list[str]:
-        keys = identifiers(self.file.columns[column])
-        lines: dict[str, int | str] = {}
-        for row, (key, line) in enumerate(zip(keys, self.file.lines, strict=True)):
-            if not key:
-                raise InputError(f"{self.file.where(row, column)}: the identifier is empty. Fill it in.")
-            if lines.setdefault(key, line) != line:
-                places = f"{self.file.unit}s {lines[key]} and {line} of column {shown(column)}"
-                unique = "Identifiers must be unique."
-                raise InputError(f"{self.file.path}: identifier {shown(key)} occurs in {places}. {unique}")
-        return keys
 
 
 def identifiers(column: Sequence[object]) -> list[str]:

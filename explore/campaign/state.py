@@ -74,7 +74,8 @@ class Row:
 
     def read(self, cells: Mapping[str, Value], targets: Sequence[str]) -> None:
         """Set the row's target cells. An override ends when the cell changes to another value."""
-        changed = {t for t in targets if not _same(self.table, cells, t)}
+        absent = ""  # unlike None, a failed experiment; no class has this name
+        changed = {t for t in targets if not close(self.table.get(t, absent), cells.get(t, absent))}
         agreed = {t for t, values in self.overrides.items() if values and t in cells and _contains(values, cells[t])}
         self.overrides = {t: values for t, values in self.overrides.items() if t not in changed or t in agreed}
         self.table = {t: value for t, value in self.table.items() if t not in targets} | dict(cells)
@@ -220,8 +221,3 @@ def mean(values: Sequence[Value]) -> Value:
 
 def _contains(values: Sequence[Value], value: Value) -> bool:
     return any(close(value, other) for other in (*values, mean(values)))
-
-
-def _same(a: Mapping[str, Value], b: Mapping[str, Value], target: str) -> bool:
-    """Return whether a target is equally measured in both."""
-    return close(a[target], b[target]) if target in a and target in b else target not in a and target not in b

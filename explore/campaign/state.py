@@ -1,12 +1,6 @@
 """The state of a campaign: what its table does not say. It is one file, which is replaced atomically.
 
-campaign.json has these fields, and their SHA-256, which detects damage and edits:
-
-    id        the campaign's id, which its other files contain too
-    schema    the columns when the table was last read
-    rows      the rows that are or were measured, pending or skipped
-    steps     the history, oldest first: {"time", "kind", "rows": the new data of each row, "before": the former rows}
-    aliases   new ids by former ids, of rows whose id changed together with the columns of the table
+campaign.json has the fields of `State`, and their SHA-256, which detects damage and edits.
 """
 
 import json
@@ -29,7 +23,6 @@ FORMER = "log.jsonl"  # the file in which earlier versions kept a campaign
 FORMAT = 2
 FINGERPRINT = 64  # characters of a row's id if there is no identifier column
 FEWEST = 6  # fewest characters of an abbreviated id
-Step = dict[str, Any]
 
 
 class Schema(NamedTuple):
@@ -89,11 +82,12 @@ class Row:
 class State:
     """The content of campaign.json."""
 
-    id: str
-    schema: Schema | None = None  # None: no table was read yet
-    rows: dict[str, Row] = field(default_factory=dict)  # by id
-    steps: list[Step] = field(default_factory=list)  # numbered from 1
-    aliases: dict[str, str] = field(default_factory=dict)
+    id: str  # of the campaign, which its other files contain too
+    schema: Schema | None = None  # the columns when the table was last read; None: no table was read yet
+    rows: dict[str, Row] = field(default_factory=dict)  # those that are or were measured, pending or skipped, by id
+    # The history, numbered from 1: {"time", "kind", "rows": the new data of each row, "before": the former rows}.
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)  # new ids by former ones, of rows in a table with new columns
 
     @property
     def in_table(self) -> list[Row]:
@@ -124,7 +118,7 @@ class State:
             former = {name: before[name].record() if name in before else None for name in changes}
             self.steps.append({"time": now, "kind": kind, "rows": dict(changes), "before": former})
 
-    def undo(self) -> Step:
+    def undo(self) -> dict[str, Any]:
         """Revert the last step and return it. Cells of the table that it had read are not used until they change."""
         if not self.steps:
             raise InputError("there is nothing to undo")

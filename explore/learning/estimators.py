@@ -91,8 +91,7 @@ class _Bayesian(BaseEstimator):
     def _sampled(self, x: Any, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw n joint samples of targets [n, P, O], or of class indices [n, P], at features x [P, D]."""
         inputs = self._inputs(x)
-        model = replace(self.model_, seed=_seed(random_state))
-        return model.sample(inputs, n_samples)[0].cpu().numpy()
+        return replace(self.model_, seed=_seed(random_state)).sample(inputs, n_samples)[0].cpu().numpy()
 
 
 class BayesianRegressor(RegressorMixin, _Bayesian):

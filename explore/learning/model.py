@@ -102,8 +102,7 @@ class FittedModel:
         scales = pool.scales()
         data, factor = pool.labelled(scales), None
         if calibrate:
-            stream = rng.stream("calibrate", pool.round)
-            factor = held_out_factor(posterior, *data, stream, calibrate, samples)
+            factor = held_out_factor(posterior, *data, rng.stream("calibrate", pool.round), calibrate, samples)
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state
         check_alive(state)
         model = FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed, factor=factor)
@@ -274,8 +273,7 @@ class FittedModel:
         check_same(texts, dict(described("posterior", posterior)))
         like = posterior.init(n_data, replicas, Rng(0, rng.device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
-        restored = tree.restore(like, state)
-        model = FittedModel(posterior, restored, scales, shape, factor=factor, **whole)
+        model = FittedModel(posterior, tree.restore(like, state), scales, shape, factor=factor, **whole)
         if not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
             raise InputError("the saved model's network has another forward(). Pass the posterior that was fitted")
         return model

@@ -307,7 +307,6 @@ def _ranked(y: Float[np.ndarray, " n"]) -> tuple[tuple[float, ...], tuple[float,
     y = y[~np.isnan(y)]
     values, counts = np.unique(y, return_counts=True)
     ends = counts.cumsum()
-    levels = (torch.arange(len(y), dtype=torch.float64) + 0.5) / len(y)
-    each = torch.special.ndtri(levels).numpy()
+    each = torch.special.ndtri((torch.arange(len(y), dtype=torch.float64) + 0.5) / len(y)).numpy()
     scores = np.add.reduceat(each, ends - counts) / counts
     return tuple(values.tolist()), tuple(scores.tolist())

@@ -81,7 +81,9 @@ def fit(
     steps = () if state is None else (int(state.common.step),)  # further training draws other numbers
     feed = Feed(posterior, root.stream("fit", 1, *steps), gaps=True)
     if state is None:
-        n_data = _count(loader) if n_data is None else n_data
+        if n_data is None:
+            known = length_hint(getattr(loader, "sampler", None)) or length_hint(getattr(loader, "dataset", None))
+            n_data = known or sum(len(pair(batch)[1]) for batch in _batches(loader))
         check_range("n_data", n_data, "(0, inf)")
         state = posterior.init(n_data, 1, feed.rng)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), feed, loader, state)
@@ -245,12 +247,6 @@ def _batches(loader: Any) -> Iterator[Any]:
         yield batch
     if batch is None:
         raise InputError("the loader returns no batches")
-
-
-def _count(loader: Any) -> int:
-    """Return the number of examples of a loader."""
-    known = length_hint(getattr(loader, "sampler", None)) or length_hint(getattr(loader, "dataset", None))
-    return known or sum(len(pair(batch)[1]) for batch in _batches(loader))
 
 
 def _model(posterior: Predictive, state: State, samples: int, seed: int) -> FittedModel:

@@ -25,7 +25,7 @@ ROUNDING = 5e-6  # relative: a spreadsheet may save a number as displayed, with 
 def canonical(cell: object) -> str:
     """Return the canonical string of a cell (a string, or an object from Excel or Parquet)."""
     text = stripped(cell)
-    if texts.absent(text, among_words=True):
+    if texts.absent(text, "words"):
         return ""
     if text.lower() in ("true", "false"):
         return text.lower()

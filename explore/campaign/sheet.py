@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 from explore.campaign.cells import Value, canonical, canonicals, fingerprint, folded, stripped
-from explore.campaign.state import FINGERPRINT, Schema
+from explore.campaign.state import Schema
 from explore.core.errors import InputError, shown
 from explore.data.reading import Cells
 from explore.data.targets import marks, no_numbers
-from explore.data.texts import FAILED, number, unmeasured
+from explore.data.texts import FAILED, absent, number
 
 
 class Sheet:
@@ -76,9 +76,9 @@ def measurements(file: Cells, schema: Schema) -> list[dict[str, Value]]:
             if folded(text) in failed:
                 lines[line][target] = None
             elif schema.classes:  # "None" may be one
-                if schema.keep_na or not unmeasured(text, classes=True):
+                if schema.keep_na or not absent(text, "classes"):
                     lines[line][target] = canonical(text) or text
-            elif not unmeasured(text):
+            elif not absent(text):
                 if (value := number(text)) is None or not math.isfinite(value):
                     wrong.setdefault(target, []).append(line)
                 else:
@@ -86,8 +86,3 @@ def measurements(file: Cells, schema: Schema) -> list[dict[str, Value]]:
     if wrong:
         raise no_numbers(file, wrong)
     return lines
-
-
-def key(name: str, schema: Schema) -> str:
-    """Return an id without the suffix -2, -3, ... that distinguishes identical rows."""
-    return name if schema.id_column else name[:FINGERPRINT]

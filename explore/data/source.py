@@ -140,9 +140,6 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
             out.write(part)
 
 
-# Formats of the publishers, as rows of cells --------------------------------------------------------------------------
-
-
 def uci(number: int, archive: str, member: str) -> bytes:
     """Download an archive of UCI data set `number`; return the content of the file `member` in any of its folders."""
     content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip").read_bytes()

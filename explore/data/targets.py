@@ -71,7 +71,7 @@ def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str]
     """
     counts = Counter(cell for cell in map(str, table.columns[target]) if cell and cell.casefold() not in failed)
     usual = [cell for cell in sorted(counts) if texts.absent(cell) or cell.casefold() in texts.FAILED]
-    skipped = [cell for cell in usual if texts.unmeasured(cell, classes=True) and not keep]
+    skipped = [cell for cell in usual if texts.absent(cell, "classes") and not keep]
     named = [cell for cell in usual if cell not in skipped]
     declare = " (use --failed TEXT for failed experiments)" if {*map(str.casefold, named)} & {*texts.FAILED} else ""
     advice = f"use --keep-na {target}, in Python keep_na, to read them as classes"
@@ -95,7 +95,7 @@ def classes(
     (target,) = targets
     cells, column, keep = table.columns[target], f"column {shown(target)} of {table.path}", target in keep_na
     present = (cell for cell in cells if cell and cell.casefold() not in failed)
-    counts = Counter(cell for cell in present if keep or not texts.unmeasured(cell, classes=True))
+    counts = Counter(cell for cell in present if keep or not texts.absent(cell, "classes"))
     examples = counts.total()
     if examples < len(cells) and not gaps:
         row = next(i for i, cell in enumerate(cells) if cell not in counts)

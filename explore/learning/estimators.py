@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from explore import registry
 from explore.core.errors import InputError, check_known, counted, listed, shown
-from explore.data.texts import unmeasured
+from explore.data.texts import absent
 from explore.inference.presets import Recommended, chosen, noise_for, recommended_settings, recommended_widths
 from explore.learning import build
 from explore.learning.model import FittedModel
@@ -94,7 +94,7 @@ class _Bayesian(BaseEstimator):
         return replace(self.model_, seed=_seed(random_state)).sample(inputs, n_samples)[0].cpu().numpy()
 
 
-class BayesianRegressor(RegressorMixin, _Bayesian):
+class BayesianRegressor(MultiOutputMixin, RegressorMixin, _Bayesian):
     """A Bayesian neural network for regression with one or more targets.
 
     Args:
@@ -180,11 +180,6 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         array = np.asarray(values[0])
         return array[:, 0] if self._flat else array
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
 
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for classification with two or more classes, which may have any names.
@@ -209,7 +204,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
                 raise InputError(f"{name} applies to regression only. Leave it out")
         if (scale := self.target_transform) != "none":
             raise InputError(f"target_transform={shown(scale)} applies to regression only. Leave it out")
-        marks = [text for text in y.ravel().tolist() if isinstance(text, str) and unmeasured(text.strip(), True)]
+        marks = [text for text in y.ravel().tolist() if isinstance(text, str) and absent(text.strip(), "classes")]
         if marks and not (self.keep_na and all(map(str.strip, marks))):  # an empty label is never a class
             marked = f"{counted(len(marks), 'label')} {listed(map(shown, sorted(set(marks))))}"
             raise InputError(f"y has {marked}, which mark missing values. Drop these rows, or pass keep_na=True")

@@ -150,9 +150,6 @@ def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
     return tree.map_tensors(lambda *t: torch.cat(t)[order] if t[0].dim() else t[0], first, *rest)
 
 
-# Images ----------------------------------------------------------------------------------------------------
-
-
 class ImageFeed:
     """A feed of images for fits and predictions, indexed like a tensor [R, n, C, H, W]; replicas share the images.
 

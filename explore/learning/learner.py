@@ -180,8 +180,7 @@ class ActiveLearner:
             if message := base.redundancy(rule, k, p):
                 warnings.warn(message, base.RedundancyWarning, stacklevel=2)
         choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
-        indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
-        return Choice(indices, scores)
+        return Choice(*(torch.cat(parts) for parts in zip(*choices, strict=True)))
 
     def predict(self, x: Any) -> Prediction:
         """Return the predictive means and standard deviations of a regression at new inputs x [P, ...]."""

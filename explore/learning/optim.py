@@ -120,8 +120,6 @@ class PosteriorOptimizer(torch.optim.Optimizer):
                 groups.append({"params": params, "lr": lr})
         return groups
 
-    # Forward passes -----------------------------------------------------------------------------------------
-
     @contextmanager
     def sampled(self) -> Iterator[None]:
         """Let the module run at sampled weights within the block; the backward pass may come later."""
@@ -177,15 +175,11 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         each = -likelihood.log_prob(_of(noise, record.sample), output[None, None], record.y)
         return each.mean() if self._mean else each.sum()
 
-    # Steps --------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update the posterior from the passes since the last step; `closure` runs them, and returns the loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         if self._drawn is None or not (records := [r for r in self._records if r.heard]):
             raise InputError("no backward pass since the last step was at sampled weights; run it within sampled()")
         old = self._moved(self.posterior_state, self._net.values(self._tensors()))
@@ -197,10 +191,9 @@ class PosteriorOptimizer(torch.optim.Optimizer):
             lr=lr, points_lr=points_lr, batch_norm_lr=points_lr, noisy_pass=lambda *_: (weights, joint_pass)
         )
         self._stream.generator.set_state(self._after)
+        batch = Batch(joint_pass.out[:, 0], joint_pass.y[:, 0])
         with parallel.within_group():
-            new, _ = posterior.update(
-                old, Batch(joint_pass.out[:, 0], joint_pass.y[:, 0]), self._stream, self._progress
-            )
+            new, _ = posterior.update(old, batch, self._stream, self._progress)
         if not bool(new.common.alive.all()):
             raise Failure("the step gave numbers that are not finite. Lower the learning rate (lr)")
         self.posterior_state = self._slowed(old, new, lr, points_lr)

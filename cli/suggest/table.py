@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from explore import campaign, data
-from explore.campaign.answers import ID, PREFIX
 from explore.campaign.cells import folded
+from explore.campaign.sheet import ID, PREFIX
 from explore.cli.suggest.settings import Settings
 from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from explore.campaign.answers import Answers
 from explore.campaign.cells import Value, folded, same
 from explore.campaign.matching import identify
-from explore.campaign.sheet import Table
+from explore.campaign.sheet import Answers, Table
 from explore.campaign.state import Row, Schema, State, short
 from explore.core.errors import listed, shown
 from explore.data.reading import Cells

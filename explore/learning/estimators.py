@@ -1,11 +1,9 @@
 """scikit-learn estimators for any posterior: `FittedModel` behind scikit-learn's interface."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -128,7 +126,7 @@ class BayesianRegressor(MultiOutputMixin, RegressorMixin, _Bayesian):
         transform_: the `Transform` that was fitted to the targets.
     """
 
-    def fit(self, X: Any, y: Any) -> BayesianRegressor:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Fit from scratch to features X [P, D] and targets y, [P] or [P, O]."""
         _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
@@ -194,7 +192,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
 
     classes_: np.ndarray
 
-    def fit(self, X: Any, y: Any) -> BayesianClassifier:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Fit from scratch to features X [P, D] and classes y [P]."""
         _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64)

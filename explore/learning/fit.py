@@ -5,8 +5,6 @@ results; when and where a shard is trained does not. joblib trains the shards in
 `joblib.parallel_config(backend=...)`, on a Dask or Ray cluster.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Fitted models, which predict in the targets' original units and are saved as tensors and plain values."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +69,7 @@ class FittedModel:
         calibrate: float = 0.0,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-    ) -> FittedModel:
+    ) -> "FittedModel":
         """Fit one replica from scratch. An `ActiveLearner` that gets all labels at once has a bit-identical fit.
 
         Args:
@@ -132,7 +130,7 @@ class FittedModel:
         predictor = Predictor.sample(self.posterior, self.state, n, self.rng.stream("test", self.round))
         return predictor if self.factor is None else predictor.stretched(self.factor)
 
-    def replica(self, r: int) -> FittedModel:
+    def replica(self, r: int) -> "FittedModel":
         """Return replica r as a separate model, which samples other networks, so predictions differ slightly."""
         if not (isinstance(r, int) and 0 <= r < self.replicas):
             raise InputError(f"there is no replica {r!r}; they are numbered 0 to {self.replicas - 1}")
@@ -253,7 +251,7 @@ class FittedModel:
     @staticmethod
     def from_state_dict(
         posterior: Predictive, saved: Mapping[str, Any], device: str | torch.device = "cpu"
-    ) -> FittedModel:
+    ) -> "FittedModel":
         """Restore a model from its `state_dict`.
 
         Raise InputError unless the posterior has the same class, network, likelihood and settings (except `epochs`).

@@ -14,8 +14,6 @@ clipped or averaged over processes, and also gives the gradients of all examples
 step is `update` of the posterior with these gradients.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence

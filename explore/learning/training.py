@@ -4,8 +4,6 @@ A loader returns batches (x, y), like a DataLoader: y are class indices [B] or t
 module takes, a tensor or several in a dict or tuple. A batch can also be one dict, with y under `labels` or `label`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import length_hint
@@ -177,7 +175,7 @@ def _of_numbers(predictor: Predictor, batch: Batch) -> dict[str, float]:
     return means | {"coverage_90": float(torch.cat(inside, 1).double().mean())}
 
 
-def _epochs(feed: Feed, loader: Any, done: int, state: State, show: Callable[[float], None]) -> Iterator[Epoch]:
+def _epochs(feed: "Feed", loader: Any, done: int, state: State, show: Callable[[float], None]) -> Iterator[Epoch]:
     """Yield an `Epoch` after each pass over a loader; call `show` with the completed share after each update."""
     posterior, steps = feed.posterior, length_hint(loader)
     update = graphs.updates(posterior, feed.rng)

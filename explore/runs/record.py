@@ -14,8 +14,6 @@ table. When a run is opened again, lines written after the checkpoint are remove
 Changes in earlier lines of a table, in settings, in sessions or in checkpoints raise InputError.
 """
 
-from __future__ import annotations
-
 import csv
 import errno
 import io
@@ -28,7 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from filelock import BaseFileLock
 from matplotlib.figure import Figure
@@ -67,7 +65,7 @@ class Run(ExitStack):
     @classmethod
     def create(
         cls, folder: Path, settings: Mapping[str, Any], state: Mapping[str, Any], session: Mapping[str, Any]
-    ) -> Run:
+    ) -> Self:
         """Create a run folder with a first checkpoint of `state`. An empty folder may exist already.
 
         Raise FolderExists if the path exists and is not an empty folder, InputError if it cannot be written.
@@ -91,7 +89,7 @@ class Run(ExitStack):
         return cls(folder, config, {"state": state}, files.lock(folder))
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: Path) -> Self:
         """Open a run to resume from its last checkpoint. Raise InputError if the run is in use or damaged."""
         read_config(folder)
         _check_name(folder)

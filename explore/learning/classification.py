@@ -102,8 +102,7 @@ def _epochs(posterior: Predictive, task: Task, warmup: int, done: int, state: St
     """Yield the epochs of a fit that begins with `warmup` epochs of warm-up, resuming after `done` epochs."""
     for epoch in range(done, min(warmup, posterior.epochs)):
         with graphs.use(False):  # each of these epochs would need graphs of its own
-            warmed = posterior.with_settings(lr=_lr(posterior) * (epoch + 1) / warmup)
-            event = next(fit(warmed, task.x, task.y, task.x.rng, epoch, state))
+            event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, task.x.rng, epoch, state))
         done, state = event.epoch, event.state
         yield event
     yield from fit(posterior, task.x, task.y, task.x.rng, done, state)
@@ -116,6 +115,10 @@ def check_warmup(posterior: Predictive, warmup: int) -> None:
     if warmup > posterior.epochs:
         epochs = f"warm-up of {warmup} epochs, but training has {posterior.epochs}"
         raise InputError(f"{epochs}. Use a shorter warm-up (--warmup)")
+
+
+def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
+    return posterior.with_settings(lr=_lr(posterior) * (epoch + 1) / warmup)
 
 
 def _lr(posterior: Predictive) -> Any:

@@ -85,9 +85,10 @@ class State:
     id: str  # of the campaign, which its other files contain too
     schema: Schema | None = None  # the columns when the table was last read; None: no table was read yet
     rows: dict[str, Row] = field(default_factory=dict)  # those that are or were measured, pending or skipped, by id
-    # The history, numbered from 1: {"time", "kind", "rows": the new data of each row, "before": the former rows}.
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    aliases: dict[str, str] = field(default_factory=dict)  # new ids by former ones, of rows in a table with new columns
+    # The history, oldest first: {"time", "kind", "rows": the new data of each row, "before": the former rows}.
+    steps: list[dict[str, Any]] = field(default_factory=list)  # numbered from 1
+    # New ids by former ids, of rows whose id changed together with the columns of the table.
+    aliases: dict[str, str] = field(default_factory=dict)
 
     @property
     def in_table(self) -> list[Row]:

@@ -59,7 +59,7 @@ def references(settings: Mapping[str, Any]) -> list[str]:
     if isinstance(ood := settings.get("ood"), str) and Path(ood).is_absolute():  # otherwise the name of a data set
         plain.add("ood")
     stack: list[Any] = [{key: value for key, value in settings.items() if key not in plain}]
-    found = set()
+    names = set()
     while stack:  # not recursively, since a value may be deeply nested
         part = stack.pop()
         if isinstance(part, list):
@@ -67,12 +67,12 @@ def references(settings: Mapping[str, Any]) -> list[str]:
         elif isinstance(part, dict):
             stack += [*part, *part.values()]
         elif isinstance(part, str) and ":" in part:
-            found.add(part)
-    if any(text.startswith(f"{ENVIRONMENTS}:") for text in found):
+            names.add(part)
+    if any(name.startswith(f"{ENVIRONMENTS}:") for name in names):
         from explore.envs import ENVS  # imports Gymnasium, so only if needed
 
-        found -= {f"{ENVIRONMENTS}:{identifier}" for identifier in ENVS}
-    return sorted(found)
+        names -= {f"{ENVIRONMENTS}:{identifier}" for identifier in ENVS}
+    return sorted(names)
 
 
 def check_links(folder: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from explore.campaign import Campaign
-from explore.campaign.answers import ID
+from explore.campaign.sheet import ID
 from explore.cli.suggest.table import Table, comparable
 from explore.data.parts import Columns, Places
 from explore.data.reading import Cells

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from explore.campaign import Campaign, Row, folder_of, short
-from explore.campaign.answers import PREFIX
+from explore.campaign.sheet import PREFIX
 from explore.cli import display, tables
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
-from explore.campaign.answers import ID
+from explore.campaign.sheet import ID
 from explore.cli import cluster, display, start, tables
 from explore.cli.suggest import choice, folder, report, settings, table
 from explore.cli.suggest.choice import Choice

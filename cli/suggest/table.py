@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from explore import campaign, data
-from explore.campaign.answers import ID, PREFIX
 from explore.campaign.cells import folded
+from explore.campaign.sheet import ID, PREFIX
 from explore.cli.suggest.settings import Settings
 from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts
@@ -62,8 +62,9 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     rule = campaign.Schema(tuple(names), (), key, classes, bool(settings.keep_na), settings.failed)
     asked = {*settings.categorical, *settings.feature}
     measured = np.zeros(len(written.lines), bool)  # whether a target of each row is measured
+    among = "classes" if classes else "numbers"
     for column in (written.columns[name] for name in names):
-        measured |= [bool(c) and (rule.keep_na or not texts.unmeasured(c, classes)) for c in column]
+        measured |= [bool(c) and (rule.keep_na or not texts.absent(c, among)) for c in column]
     late = _late(written, [name for name in features if name not in settings.categorical], measured)
     before = before or Learnt((), ())
     left_out = [name for name in features if name in before.left_out and name not in asked]
@@ -103,7 +104,7 @@ def _late(cells: Cells, features: Sequence[str], measured: Bool[np.ndarray, " N"
     """
     pool, late = len(measured) - measured.sum(), []
     for name in features if pool else ():
-        filled = np.array([not texts.absent(cell, True) for cell in cells.columns[name]])
+        filled = np.array([not texts.absent(cell, "words") for cell in cells.columns[name]])
         strayed, answered = (filled & ~measured).sum(), (filled & measured).sum()
         few = strayed == 0 or (strayed <= STRAY * pool and answered > measured.sum() / 2)
         if filled.any() and ((filled == measured).all() or (pool >= FEW and few)):

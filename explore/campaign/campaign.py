@@ -1,11 +1,9 @@
 """A campaign: a table, the folder next to it, and all suggestions and measurements so far."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-from filelock import BaseFileLock
 
 from explore.campaign import state as states
 from explore.campaign.reading import SHOWN, Reading
@@ -24,7 +22,7 @@ def folder_of(table: Path) -> Path:
     return table.with_suffix(".explore")
 
 
-class Campaign(AbstractContextManager["Campaign"]):
+class Campaign(ExitStack):
     """A campaign on the rows of a table; use it in a `with` statement, or call `close` at the end.
 
     All methods change the campaign in memory; `save` writes it to the disk. Lists of rows have those in the table.
@@ -35,18 +33,18 @@ class Campaign(AbstractContextManager["Campaign"]):
 
         Raise InputError if another process has the campaign open, or if its file is damaged or of another version.
         """
+        super().__init__()
         self._folder, self._dry = folder, dry
         self.notes: list[str] = []  # sentences for the user, in order
         self.ids: tuple[str, ...] = ()  # of every row of the table, once the table is read
         self._others = 0  # rows that were not read, all candidates
         self._reading: Reading | None = None
-        self._lock: BaseFileLock | None = None
         if not dry:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
-            self._lock = files.lock(folder)
+            self.callback(files.lock(folder).release)
         try:
             self.state = states.read(folder)
         except BaseException:
@@ -166,14 +164,6 @@ class Campaign(AbstractContextManager["Campaign"]):
         """Write the state, unless `dry`. Raise Failure if it cannot be written; the former state then remains."""
         if not self._dry:
             states.write(self._folder, self.state)
-
-    def close(self) -> None:
-        """Release the lock on the folder."""
-        if self._lock is not None:
-            self._lock.release()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _listed(self, names: Iterable[str]) -> str:
         return listed(map(self._reading.name if self._reading else short, names), SHOWN)

@@ -10,6 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, time
 from functools import cache
 
@@ -24,12 +25,16 @@ ROUNDING = 5e-6  # relative: a spreadsheet may save a number as displayed, with 
 def canonical(cell: object) -> str:
     """Return the canonical string of a cell (a string, or an object from Excel or Parquet)."""
     text = stripped(cell)
-    if texts.absent(text, among_words=True):
+    if texts.absent(text, "words"):
         return ""
     if text.lower() in ("true", "false"):
         return text.lower()
+    if DAY.fullmatch(text):
+        with suppress(ValueError):  # the 30th of February
+            when = datetime.fromisoformat(text)
+            return when.date().isoformat() if when.timetz() == time() else when.isoformat()
     if (value := number(text)) is None:
-        return _day(text) if DAY.fullmatch(text) else text
+        return text
     if text.lstrip("+-").isdigit() and len(text) < 400:  # exact, where double precision would round
         return str(int(text))
     return "" if math.isnan(value) else str(int(value)) if value.is_integer() else repr(value)
@@ -45,14 +50,6 @@ def stripped(cell: object) -> str:
     """Return a cell as a string in Unicode NFC, stripped, with each inner run of whitespace as a single blank."""
     text = "" if cell is None else str(cell)
     return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
-
-
-def _day(text: str) -> str:
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        return text
-    return when.date().isoformat() if when.timetz() == time() else when.isoformat()
 
 
 def folded(text: str) -> str:

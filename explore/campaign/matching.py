@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from explore.campaign.cells import ROUNDING, Value, canonical, fingerprint, same
-from explore.campaign.sheet import Table, key
-from explore.campaign.state import Row, Schema
+from explore.campaign.sheet import Table
+from explore.campaign.state import FINGERPRINT, Row, Schema
 from explore.data.texts import number
 
 Measurements = Mapping[str, Value]  # by target
@@ -37,7 +37,7 @@ def identify(table: Table, rows: Sequence[Row], old: Schema) -> tuple[tuple[str,
         found |= pairs
     for line, k in enumerate(table.keys):
         row = found.get(line)
-        if row and key(row.id, table.schema) == k:
+        if row and (row.id if table.schema.id_column else row.id[:FINGERPRINT]) == k:  # without a suffix such as -2
             ids.append(row.id)
         else:
             ids.append(next(name for n in count(1) if (name := k if n == 1 else f"{k}-{n}") not in used))

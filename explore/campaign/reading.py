@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from explore.campaign.answers import Answers
 from explore.campaign.cells import Value, folded, same
 from explore.campaign.matching import identify
-from explore.campaign.sheet import Table
+from explore.campaign.sheet import Answers, Table
 from explore.campaign.state import Row, Schema, State, short
 from explore.core.errors import listed, shown
 from explore.data.reading import Cells
@@ -119,8 +118,7 @@ class Reading:
             row.skipped = row.skipped and not any(change["values"] for change in changes.get(row.id, {}).values())
             row.pending = None if self._state.is_done(row) else row.pending
         is_measured = any(change["values"] for targets in changes.values() for change in targets.values())
-        kind = "measure" if is_measured else "withdraw"
-        self._state.step(kind, changes, before)
+        self._state.step("measure" if is_measured else "withdraw", changes, before)
 
     def _note(self, row: Row, target: str, old: list[Value], new: list[Value], source: str) -> None:
         """Add a note on a measurement that changed; `row` is the former one."""

@@ -1,12 +1,6 @@
 """The state of a campaign: what its table does not say. It is one file, which is replaced atomically.
 
-campaign.json has these fields, and their SHA-256, which detects damage and edits:
-
-    id        the campaign's id, which its other files contain too
-    schema    the columns when the table was last read
-    rows      the rows that are or were measured, pending or skipped
-    steps     the history, oldest first: {"time", "kind", "rows": the new data of each row, "before": the former rows}
-    aliases   new ids by former ids, of rows whose id changed together with the columns of the table
+campaign.json has the fields of `State`, and their SHA-256, which detects damage and edits.
 """
 
 import json
@@ -29,7 +23,6 @@ FORMER = "log.jsonl"  # the file in which earlier versions kept a campaign
 FORMAT = 2
 FINGERPRINT = 64  # characters of a row's id if there is no identifier column
 FEWEST = 6  # fewest characters of an abbreviated id
-Step = dict[str, Any]
 
 
 class Schema(NamedTuple):
@@ -74,7 +67,8 @@ class Row:
 
     def read(self, cells: Mapping[str, Value], targets: Sequence[str]) -> None:
         """Set the row's target cells. An override ends when the cell changes to another value."""
-        changed = {t for t in targets if not _same(self.table, cells, t)}
+        absent = ""  # unlike None, a failed experiment; no class has this name
+        changed = {t for t in targets if not close(self.table.get(t, absent), cells.get(t, absent))}
         agreed = {t for t, values in self.overrides.items() if values and t in cells and _contains(values, cells[t])}
         self.overrides = {t: values for t, values in self.overrides.items() if t not in changed or t in agreed}
         self.table = {t: value for t, value in self.table.items() if t not in targets} | dict(cells)
@@ -88,10 +82,12 @@ class Row:
 class State:
     """The content of campaign.json."""
 
-    id: str
-    schema: Schema | None = None  # None: no table was read yet
-    rows: dict[str, Row] = field(default_factory=dict)  # by id
-    steps: list[Step] = field(default_factory=list)  # numbered from 1
+    id: str  # of the campaign, which its other files contain too
+    schema: Schema | None = None  # the columns when the table was last read; None: no table was read yet
+    rows: dict[str, Row] = field(default_factory=dict)  # those that are or were measured, pending or skipped, by id
+    # The history, oldest first: {"time", "kind", "rows": the new data of each row, "before": the former rows}.
+    steps: list[dict[str, Any]] = field(default_factory=list)  # numbered from 1
+    # New ids by former ids, of rows whose id changed together with the columns of the table.
     aliases: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -123,7 +119,7 @@ class State:
             former = {name: before[name].record() if name in before else None for name in changes}
             self.steps.append({"time": now, "kind": kind, "rows": dict(changes), "before": former})
 
-    def undo(self) -> Step:
+    def undo(self) -> dict[str, Any]:
         """Revert the last step and return it. Cells of the table that it had read are not used until they change."""
         if not self.steps:
             raise InputError("there is nothing to undo")
@@ -220,8 +216,3 @@ def mean(values: Sequence[Value]) -> Value:
 
 def _contains(values: Sequence[Value], value: Value) -> bool:
     return any(close(value, other) for other in (*values, mean(values)))
-
-
-def _same(a: Mapping[str, Value], b: Mapping[str, Value], target: str) -> bool:
-    """Return whether a target is equally measured in both."""
-    return close(a[target], b[target]) if target in a and target in b else target not in a and target not in b

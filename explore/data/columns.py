@@ -113,7 +113,7 @@ class Category:
         # A spreadsheet may have turned 007 into 7, or 1E2 into 100.
         by_number = {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
         for cell in dict.fromkeys(column):
-            name = "" if texts.absent(cell, among_words=True) else level(cell, cells.decimal)
+            name = "" if texts.absent(cell, "words") else level(cell, cells.decimal)
             if name not in accepted and (same := by_number.get(texts.exact(name))):
                 notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(same)}, the same number.")
                 name = same

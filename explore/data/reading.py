@@ -105,9 +105,6 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
     return Cells(path, {name: list(map(str.strip, column)) for name, *column in columns}, tuple(lines), notes=notes)
 
 
-# Text files -----------------------------------------------------------------------------------------------------------
-
-
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     """Parse a text file with a header, in UTF-8 or Windows-1252."""
     notes = []
@@ -173,9 +170,6 @@ def restored(cells: Cells) -> Cells:
             before = f"the apostrophe before {listed(map(shown, sorted(changed.values())), 3)} is ignored"
             notes.append(f"Column {shown(plain)}: {before}; it only keeps spreadsheet programs from reading a formula.")
     return cells._replace(columns=columns, notes=tuple(notes))
-
-
-# Typed tables ---------------------------------------------------------------------------------------------------------
 
 
 def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:

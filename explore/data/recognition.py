@@ -135,7 +135,7 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
 def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]:
     """Return a `Category` and remarks. Unless `requested`, return a `LeftOut` for free text or mostly unique cells."""
     distinct = dict.fromkeys(cells.columns[name])
-    levels = {cell: level(cell, cells.decimal) for cell in distinct if not texts.absent(cell, among_words=True)}
+    levels = {cell: level(cell, cells.decimal) for cell in distinct if not texts.absent(cell, "words")}
     counts = Counter(levels[cell] for cell in cells.columns[name] if cell in levels)
     if not (rows := counts.total()):
         return LeftOut(name, "empty"), ["is empty and left out"]

@@ -69,7 +69,8 @@ class Published(NamedTuple):
 
     def _downloaded(self) -> tuple[bytes, str]:
         """Download the canonical text, with a note if the row order differs. Raise InputError if any value differs."""
-        again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the data sets"
+        cache = pooch.os_cache("explore")
+        again = f"delete it in {cache} to download it again, or set EXPLORE_DATA_DIR to a folder with the data sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
         except (OSError, ImportError):
@@ -109,16 +110,11 @@ def local(file: str, folder: Path | None) -> Path | None:
     return path if path.is_file() else None
 
 
-def cache() -> Path:
-    """Return the user's folder for downloaded files."""
-    return Path(pooch.os_cache("explore"))
-
-
 def download(url: str, name: str, limit: int | None = None) -> Path:
     """Download a file to `name` in the cache, if absent. Raise OSError on failure, or above `limit` bytes."""
     get = partial(_get, limit=limit or LIMIT)
     try:
-        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get))
+        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=pooch.os_cache("explore"), downloader=get))
     except OSError as error:
         reason = str(error) if len(str(error)) < 150 else type(error).__name__  # such as "SSLError"
         advice = "offline, set EXPLORE_DATA_DIR to a folder with the data sets"
@@ -138,9 +134,6 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
             if out.tell() + len(part) > limit:
                 raise OSError(f"it is larger than {limit // packed.MIB} MiB")
             out.write(part)
-
-
-# Formats of the publishers, as rows of cells --------------------------------------------------------------------------
 
 
 def uci(number: int, archive: str, member: str) -> bytes:

@@ -12,7 +12,7 @@ from explore.core.errors import InputError, check_known, counted, listed, shown
 from explore.core.files import check_regular
 from explore.data import packed, parts, reading, texts
 from explore.data.base import Dataset, Task
-from explore.data.columns import Matrix, Schema
+from explore.data.columns import Schema
 from explore.data.reading import Cells, called
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
@@ -83,47 +83,36 @@ def load_table(
             raise InputError(f"target {shown(both[0])} is a feature of the schema. Make a new schema")
         new = listed([name for name in names if name not in columns], 5)
         notes = (f"Ignored columns that are not in the schema: {new}.",) if new else ()
-    matrix = schema.apply(cells)
-    matrix = matrix._replace(notes=(*cells.notes, *notes, *matrix.notes))
-    dataset, measured = _labelled(cells, matrix, targets, task, keep_na, id_column, allow_missing_target, varied)
-    return Loaded(dataset, schema, measured, cells, tuple(filter(None, dataset.note.split("\n"))))
-
-
-def _labelled(
-    cells: Cells,
-    matrix: Matrix,
-    targets: Sequence[str],
-    task: Task | None,
-    keep_na: Sequence[str],
-    id_column: str | None,
-    missing: bool,
-    varied: bool,
-) -> tuple[Dataset, np.ndarray]:
-    """Build the data set from features, targets and identifiers; also return which rows are measured, bool [N].
-
-    With `missing`, rows may lack targets. With `varied`, a numeric target must not be constant.
-    """
-    keep_na = _names(keep_na)
+    matrix, keep_na = schema.apply(cells), _names(keep_na)
     check_kept(cells, targets, task, keep_na)
-    labels: tuple[str, ...] = ()
     if task == "classification":
-        y, labels, remark = classes(cells, targets, missing, keep_na)
+        y, labels, remark = classes(cells, targets, allow_missing_target, keep_na)
         measured = y >= 0
     else:
-        y, remark = quantities(cells, targets, missing, targets=True), ""
+        y, labels, remark = _numbers(cells, targets, allow_missing_target, varied)
         measured = ~np.isnan(y).any(1)
-        if failed := sum(cell.casefold() in texts.FAILED for name in targets for cell in cells.columns[name]):
-            remark = f"{counted(failed, 'failed experiment')} in {listed(targets)}."
-        for name, column in zip(targets, y.T, strict=True):
-            if varied and len(y) > 1 and (column == column[0]).all():
-                one = f"the same value, {cells.columns[name][0]}, in all rows"
-                raise InputError(f"column {shown(name)} of {cells.path} has {one}; there is nothing to predict")
     gaps = (~measured).sum()
     empty = f"{gaps} of {len(measured)} rows have no value of {listed(targets)} yet." if gaps else ""
-    note = "\n".join(filter(None, [*matrix.notes, repeated(cells, id_column), remark, empty]))
+    remarks = [*cells.notes, *notes, *matrix.notes, repeated(cells, id_column), remark, empty]
+    note = "\n".join(filter(None, remarks))
     ids = tuple(cells.columns[id_column]) if id_column else ()
     name, kind = cells.path.name.partition(".")[0] or cells.path.name, task or "regression"
-    return Dataset(name, matrix.x, y, matrix.features, kind, labels, note, cells.lines, ids), measured
+    dataset = Dataset(name, matrix.x, y, matrix.features, kind, labels, note, cells.lines, ids)
+    return Loaded(dataset, schema, measured, cells, tuple(filter(None, note.split("\n"))))
+
+
+def _numbers(
+    cells: Cells, targets: Sequence[str], missing: bool, varied: bool
+) -> tuple[np.ndarray, tuple[str, ...], str]:
+    """Return numeric targets [N, O], no class names, and a note. With `varied`, no target may be constant."""
+    y, remark = quantities(cells, targets, missing, targets=True), ""
+    if failed := sum(cell.casefold() in texts.FAILED for name in targets for cell in cells.columns[name]):
+        remark = f"{counted(failed, 'failed experiment')} in {listed(targets)}."
+    for name, column in zip(targets, y.T, strict=True):
+        if varied and len(y) > 1 and (column == column[0]).all():
+            one = f"the same value, {cells.columns[name][0]}, in all rows"
+            raise InputError(f"column {shown(name)} of {cells.path} has {one}; there is nothing to predict")
+    return y, (), remark
 
 
 def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str]
     """
     counts = Counter(cell for cell in map(str, table.columns[target]) if cell and cell.casefold() not in failed)
     usual = [cell for cell in sorted(counts) if texts.absent(cell) or cell.casefold() in texts.FAILED]
-    skipped = [cell for cell in usual if texts.unmeasured(cell, classes=True) and not keep]
+    skipped = [cell for cell in usual if texts.absent(cell, "classes") and not keep]
     named = [cell for cell in usual if cell not in skipped]
     declare = " (use --failed TEXT for failed experiments)" if {*map(str.casefold, named)} & {*texts.FAILED} else ""
     advice = f"use --keep-na {target}, in Python keep_na, to read them as classes"
@@ -95,7 +95,7 @@ def classes(
     (target,) = targets
     cells, column, keep = table.columns[target], f"column {shown(target)} of {table.path}", target in keep_na
     present = (cell for cell in cells if cell and cell.casefold() not in failed)
-    counts = Counter(cell for cell in present if keep or not texts.unmeasured(cell, classes=True))
+    counts = Counter(cell for cell in present if keep or not texts.absent(cell, "classes"))
     examples = counts.total()
     if examples < len(cells) and not gaps:
         row = next(i for i, cell in enumerate(cells) if cell not in counts)
@@ -106,8 +106,12 @@ def classes(
         raise InputError(f"{column} has a single class, {shown(cells[0])}; at least 2 are needed")
     numbers = {n: value for n in counts if (value := texts.exact(n)) is not None and not texts.absent(n)}  # "nan"
     numeric = len(numbers) == len(counts)
-    if numeric:
-        _check_whole(table, target, numbers)
+    if fraction := next((name for name in numbers if numeric and not float(numbers[name]).is_integer()), ""):
+        where = table.where(cells.index(fraction), target)
+        raise InputError(f"{where}: class {shown(fraction)} is not a whole number. For numbers use --task regression")
+    if numeric and (same := texts.alike(numbers, numbers.__getitem__)):
+        spellings = f"{shown(same[0])} and as {shown(same[1])}"
+        raise InputError(f"{column} has one class written as {spellings}. Use one spelling")
     many = f"{column} has {len(counts)} classes for {examples} examples"
     if len(counts) > max(FEW_CLASSES, examples / 2):
         raise InputError(f"{many}. Every class needs at least 2. For numbers use --task regression")
@@ -119,13 +123,3 @@ def classes(
         notes.append(f"{column} has {shown(alike[0])} and {shown(alike[1])}, read as two classes.")
     index = {name: i for i, name in enumerate(names)}
     return np.array([index.get(cell, -1) for cell in cells], np.int64), tuple(names), " ".join(filter(None, notes))
-
-
-def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> None:
-    """Raise InputError if numeric classes are not whole numbers, or if a class is written in several ways."""
-    if fraction := next((name for name, value in numbers.items() if not float(value).is_integer()), ""):
-        where = table.where(table.columns[target].index(fraction), target)
-        raise InputError(f"{where}: class {shown(fraction)} is not a whole number. For numbers use --task regression")
-    if same := texts.alike(numbers, numbers.__getitem__):
-        problem = f"has one class written as {shown(same[0])} and as {shown(same[1])}"
-        raise InputError(f"column {shown(target)} of {table.path} {problem}. Use one spelling")

@@ -15,6 +15,7 @@ from explore.core.errors import shown
 _NOTHING = frozenset("|na|n/a|#n/a|#na|<na>|nan|-nan|nat|null|none|nil|missing|-|--|?|.".split("|"))
 _NO_WORD = frozenset("|NA|N/A|n/a|#N/A|#NA|<NA>|nan|NaN|NaT|null|NULL".split("|"))
 _NO_CLASS = _NO_WORD | {"na", "NAN", "-nan", "-NaN", "Null", "-", "--", "?", "."}  # not "Na", "none", "missing", ...
+_NO_NAME = {"words": _NO_WORD, "classes": _NO_CLASS}
 FAILED = ("failed", "fail", "error")  # marks of a failed experiment, in any case
 PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))  # in any case; read as 0 and 1
 
@@ -51,14 +52,9 @@ _FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
 POINT = "write a point, or pass --decimal ,"
 
 
-def absent(cell: str, among_words: bool = False) -> bool:
-    """Return whether a cell marks a missing value. With `among_words`, "none" and similar words are values."""
-    return cell in _NO_WORD if among_words else cell.casefold() in _NOTHING
-
-
-def unmeasured(cell: str, classes: bool = False) -> bool:
-    """Return whether a target cell marks a missing measurement. With `classes`, "none" and similar words are values."""
-    return cell in _NO_CLASS if classes else absent(cell)
+def absent(cell: str, among: str = "numbers") -> bool:
+    """Return whether a cell marks a missing value. Among "words" and "classes", "none" and similar words are values."""
+    return cell.casefold() in _NOTHING if among == "numbers" else cell in _NO_NAME[among]
 
 
 def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:

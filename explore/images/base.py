@@ -144,16 +144,16 @@ class ImageFiles:
                 raise InputError(f"{file} has {sizes}; pass --size to scale all images to one size, such as 32")
         return conversions
 
-    def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
+    def ahead(self, points: Int[np.ndarray, "..."]) -> None:
         """Start decoding the images at indices `points`, which are needed next; cancel the decoding of all others."""
-        wanted = self._numbers(points).flatten().tolist()
+        wanted = points.flatten().tolist()
         for i in self._coming.keys() - {*wanted}:
             self._coming.pop(i).cancel()
         self._start(wanted)
 
     def __getitem__(self, points: slice | Int[np.ndarray, "..."]) -> UInt8[np.ndarray, "... C H W"]:
         """Return the decoded images for a slice, or for an index array of any shape."""
-        numbers = self._numbers(points)
+        numbers = np.arange(len(self))[points] if isinstance(points, slice) else points
         order = numbers.flatten().tolist()
         self._start(order)
         images = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
@@ -176,9 +176,6 @@ class ImageFiles:
         for i in points:
             if i not in self._coming:
                 self._coming[i] = self._threads.submit(decoded, self.files[i], self._sides, self._grey)
-
-    def _numbers(self, points: slice | Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        return np.arange(len(self))[points] if isinstance(points, slice) else points
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:

@@ -53,8 +53,7 @@ def posterior(
     """Build the posterior `name` for `run`, the settings of a run; `noise` are the settings of the likelihood."""
     if run.net:
         image: Any = shape
-        now = zoo.outputs(run.net, image, outputs, run.net_settings)
-        zoo.check_known(run.net, now, getattr(run, "outputs", None))
+        zoo.check_known(run.net, zoo.outputs(run.net, image, outputs, run.net_settings), getattr(run, "outputs", None))
         net = Net(zoo.build(run.net, image, outputs, run.net_settings), getattr(run, "amp", False))
     else:
         widths = [*shape, *run.hidden, outputs]
@@ -74,8 +73,7 @@ def for_rows(run: Any, rows: int, columns: int, y: Any = None) -> tuple[Values, 
     kind = run.likelihood or ("gaussian" if run.task == "regression" else "categorical")
     if run.preset == presets.BY_ROWS:
         cls = registry.find("posteriors", run.posterior)
-        units = max(run.hidden)
-        chosen = presets.recommended_settings(cls, rows, columns, run.task, units=units, likelihood=kind)
+        chosen = presets.recommended_settings(cls, rows, columns, run.task, units=max(run.hidden), likelihood=kind)
         settings, prior = registry.complete(cls, chosen.settings | dict(settings)), chosen.noise
     likelihood = registry.find("likelihoods", kind)
     return settings, registry.complete(likelihood, noise_of(likelihood, prior, y) | dict(run.likelihood_settings))

@@ -40,8 +40,7 @@ def held_out_factor(
     held_out, rest = order[:, :held], order[:, held:]
     state = last_epoch(posterior, x[rows, rest], y[rows, rest], rng).state
     predictor = Predictor.sample(posterior, state, samples, rng)
-    factor = variance_factor(predictor, x[rows, held_out], y[rows, held_out])
-    return torch.where(state.common.alive, factor, 1.0)
+    return torch.where(state.common.alive, variance_factor(predictor, x[rows, held_out], y[rows, held_out]), 1.0)
 
 
 def variance_factor(

@@ -134,19 +134,11 @@ def follow(
 ) -> Iterator[Epoch | Measured]:  # fmt: skip
     """Fit a posterior on all splits in parallel, and measure it at up to `POINTS` evenly spaced epochs.
 
-    Args:
-        posterior: the posterior.
-        splits: training and test examples.
-        rng: the root generator; the fit and every measurement use separate streams.
-        samples: number of weight samples for predictions.
-        saved: `Measured.saved` of an interrupted fit, to resume it with bit-identical results.
-        calibrate: share of the training examples that a second fit holds out, to fit a factor on the predictive
-            variance for all test metrics; 0: no factor.
-        jobs: processes that share the splits, see `explore.learning.fit.sharded_fit`.
-
-    Yields:
-        An `Epoch` after each epoch (with several processes, only after measured epochs). After a measured epoch, also a
-        `Measured`.
+    The fit and every measurement use separate streams of `rng`; metrics are of `samples` weight samples. With `saved`,
+    a `Measured.saved` of an interrupted fit, the fit resumes with bit-identical results. `calibrate` is the share of
+    the training examples that a second fit holds out, to fit a factor on the predictive variance for all test metrics;
+    0: no factor. `jobs` processes share the splits, see `explore.learning.fit.sharded_fit`. Yield an `Epoch` after each
+    epoch (with several processes, only after measured epochs); after a measured epoch, also a `Measured`.
     """
     kind, x, y = posterior.likelihood, splits.x, splits.y
     if splits.scale is not None and kind.scaling == "none" and bool((splits.scale != 1).any()):

@@ -1,16 +1,14 @@
 """scikit-learn estimators for any posterior: `FittedModel` behind scikit-learn's interface."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -18,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from explore import registry
 from explore.core.errors import InputError, check_known, counted, listed, shown
-from explore.data.texts import unmeasured
+from explore.data.texts import absent
 from explore.inference.presets import Recommended, chosen, noise_for, recommended_settings, recommended_widths
 from explore.learning import build
 from explore.learning.model import FittedModel
@@ -91,11 +89,10 @@ class _Bayesian(BaseEstimator):
     def _sampled(self, x: Any, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw n joint samples of targets [n, P, O], or of class indices [n, P], at features x [P, D]."""
         inputs = self._inputs(x)
-        model = replace(self.model_, seed=_seed(random_state))
-        return model.sample(inputs, n_samples)[0].cpu().numpy()
+        return replace(self.model_, seed=_seed(random_state)).sample(inputs, n_samples)[0].cpu().numpy()
 
 
-class BayesianRegressor(RegressorMixin, _Bayesian):
+class BayesianRegressor(MultiOutputMixin, RegressorMixin, _Bayesian):
     """A Bayesian neural network for regression with one or more targets.
 
     Args:
@@ -129,7 +126,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         transform_: the `Transform` that was fitted to the targets.
     """
 
-    def fit(self, X: Any, y: Any) -> BayesianRegressor:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Fit from scratch to features X [P, D] and targets y, [P] or [P, O]."""
         _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
@@ -181,11 +178,6 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         array = np.asarray(values[0])
         return array[:, 0] if self._flat else array
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
 
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for classification with two or more classes, which may have any names.
@@ -200,7 +192,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
 
     classes_: np.ndarray
 
-    def fit(self, X: Any, y: Any) -> BayesianClassifier:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Fit from scratch to features X [P, D] and classes y [P]."""
         _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64)
@@ -210,7 +202,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
                 raise InputError(f"{name} applies to regression only. Leave it out")
         if (scale := self.target_transform) != "none":
             raise InputError(f"target_transform={shown(scale)} applies to regression only. Leave it out")
-        marks = [text for text in y.ravel().tolist() if isinstance(text, str) and unmeasured(text.strip(), True)]
+        marks = [text for text in y.ravel().tolist() if isinstance(text, str) and absent(text.strip(), "classes")]
         if marks and not (self.keep_na and all(map(str.strip, marks))):  # an empty label is never a class
             marked = f"{counted(len(marks), 'label')} {listed(map(shown, sorted(set(marks))))}"
             raise InputError(f"y has {marked}, which mark missing values. Drop these rows, or pass keep_na=True")

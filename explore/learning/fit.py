@@ -5,8 +5,6 @@ results; when and where a shard is trained does not. joblib trains the shards in
 `joblib.parallel_config(backend=...)`, on a Dask or Ray cluster.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -148,9 +146,6 @@ def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
     """Join the trees of all shards, and reorder the replicas by `order`. Scalar leaves are equal in all shards."""
     first, *rest = trees
     return tree.map_tensors(lambda *t: torch.cat(t)[order] if t[0].dim() else t[0], first, *rest)
-
-
-# Images ----------------------------------------------------------------------------------------------------
 
 
 class ImageFeed:

@@ -1,7 +1,5 @@
 """Pools that are not arrays: a Dataset, read item by item, and features that a frozen network computes once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -180,8 +180,7 @@ class ActiveLearner:
             if message := base.redundancy(rule, k, p):
                 warnings.warn(message, base.RedundancyWarning, stacklevel=2)
         choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
-        indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
-        return Choice(indices, scores)
+        return Choice(*(torch.cat(parts) for parts in zip(*choices, strict=True)))
 
     def predict(self, x: Any) -> Prediction:
         """Return the predictive means and standard deviations of a regression at new inputs x [P, ...]."""
@@ -199,8 +198,7 @@ class ActiveLearner:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the labels so far, and the chains of a sampler. The constructor's arguments determine the rest."""
-        carried = {} if self._carried is None else tree.save({"carried": self._carried})
-        return self._pool.state_dict() | carried
+        return self._pool.state_dict() | ({} if self._carried is None else tree.save({"carried": self._carried}))
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Resume from the `state_dict` of a learner with the same points and the same arguments."""
@@ -208,8 +206,7 @@ class ActiveLearner:
         self._renew()
         self._carried = None
         if chains := {name: t.to(self.rng.device) for name, t in saved.items() if name.startswith("carried.")}:
-            like = {"carried": self.posterior.carried(self._initial)}
-            self._carried = tree.restore(like, chains)["carried"]
+            self._carried = tree.restore({"carried": self.posterior.carried(self._initial)}, chains)["carried"]
 
     def _renew(self) -> None:
         old, self._fitted, self.posterior = self.posterior, None, self._posterior_for(self.labelled.shape[1])

@@ -1,7 +1,5 @@
 """Fitted models, which predict in the targets' original units and are saved as tensors and plain values."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +69,7 @@ class FittedModel:
         calibrate: float = 0.0,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-    ) -> FittedModel:
+    ) -> "FittedModel":
         """Fit one replica from scratch. An `ActiveLearner` that gets all labels at once has a bit-identical fit.
 
         Args:
@@ -102,8 +100,7 @@ class FittedModel:
         scales = pool.scales()
         data, factor = pool.labelled(scales), None
         if calibrate:
-            stream = rng.stream("calibrate", pool.round)
-            factor = held_out_factor(posterior, *data, stream, calibrate, samples)
+            factor = held_out_factor(posterior, *data, rng.stream("calibrate", pool.round), calibrate, samples)
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state
         check_alive(state)
         model = FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed, factor=factor)
@@ -133,7 +130,7 @@ class FittedModel:
         predictor = Predictor.sample(self.posterior, self.state, n, self.rng.stream("test", self.round))
         return predictor if self.factor is None else predictor.stretched(self.factor)
 
-    def replica(self, r: int) -> FittedModel:
+    def replica(self, r: int) -> "FittedModel":
         """Return replica r as a separate model, which samples other networks, so predictions differ slightly."""
         if not (isinstance(r, int) and 0 <= r < self.replicas):
             raise InputError(f"there is no replica {r!r}; they are numbered 0 to {self.replicas - 1}")
@@ -254,7 +251,7 @@ class FittedModel:
     @staticmethod
     def from_state_dict(
         posterior: Predictive, saved: Mapping[str, Any], device: str | torch.device = "cpu"
-    ) -> FittedModel:
+    ) -> "FittedModel":
         """Restore a model from its `state_dict`.
 
         Raise InputError unless the posterior has the same class, network, likelihood and settings (except `epochs`).
@@ -274,8 +271,7 @@ class FittedModel:
         check_same(texts, dict(described("posterior", posterior)))
         like = posterior.init(n_data, replicas, Rng(0, rng.device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
-        restored = tree.restore(like, state)
-        model = FittedModel(posterior, restored, scales, shape, factor=factor, **whole)
+        model = FittedModel(posterior, tree.restore(like, state), scales, shape, factor=factor, **whole)
         if not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
             raise InputError("the saved model's network has another forward(). Pass the posterior that was fitted")
         return model

@@ -14,8 +14,6 @@ clipped or averaged over processes, and also gives the gradients of all examples
 step is `update` of the posterior with these gradients.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -114,14 +112,11 @@ class PosteriorOptimizer(torch.optim.Optimizer):
     def _groups(self, own: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         groups = [{**group, "params": list(group["params"])} for group in own]
         taken = {id(p) for group in groups for p in group["params"]}
-        rest: list[list[Tensor]] = [[], []]
-        for p in self._model.parameters():
-            if p.requires_grad and id(p) not in taken:
-                rest[id(p) not in self._bayesian].append(p)
-        rates = (self.posterior.lr, self.posterior.points_lr)
-        return groups + [{"params": ps, "lr": lr} for ps, lr in zip(rest, rates, strict=True) if ps]
-
-    # Forward passes -----------------------------------------------------------------------------------------
+        rest = [p for p in self._model.parameters() if p.requires_grad and id(p) not in taken]
+        for bayesian, lr in ((True, self.posterior.lr), (False, self.posterior.points_lr)):
+            if params := [p for p in rest if (id(p) in self._bayesian) == bayesian]:
+                groups.append({"params": params, "lr": lr})
+        return groups
 
     @contextmanager
     def sampled(self) -> Iterator[None]:
@@ -159,8 +154,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
 
     def _draw_targets(self, record: Record, noise: Any, step: int, i: int) -> None:
         """Run the backward passes of targets drawn from the model, for the Fisher matrix."""
-        due = not (step + 1) % getattr(self.posterior, "statistics_interval", 1)
-        if getattr(self.posterior, "fisher", "empirical") == "empirical" or not due:
+        if self._each or (step + 1) % getattr(self.posterior, "statistics_interval", 1):
             return
         norms_only: Any = LayerTaps()  # of the other taps, the Fisher matrix needs none
         norms_only.norms = (None,) * len(self._net.norms)
@@ -179,15 +173,11 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         each = -likelihood.log_prob(_of(noise, record.sample), output[None, None], record.y)
         return each.mean() if self._mean else each.sum()
 
-    # Steps --------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update the posterior from the passes since the last step; `closure` runs them, and returns the loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         if self._drawn is None or not (records := [r for r in self._records if r.heard]):
             raise InputError("no backward pass since the last step was at sampled weights; run it within sampled()")
         old = self._moved(self.posterior_state, self._net.values(self._tensors()))
@@ -199,15 +189,14 @@ class PosteriorOptimizer(torch.optim.Optimizer):
             lr=lr, points_lr=points_lr, batch_norm_lr=points_lr, noisy_pass=lambda *_: (weights, joint_pass)
         )
         self._stream.generator.set_state(self._after)
+        batch = Batch(joint_pass.out[:, 0], joint_pass.y[:, 0])
         with parallel.within_group():
-            new, _ = posterior.update(
-                old, Batch(joint_pass.out[:, 0], joint_pass.y[:, 0]), self._stream, self._progress
-            )
+            new, _ = posterior.update(old, batch, self._stream, self._progress)
         if not bool(new.common.alive.all()):
             raise Failure("the step gave numbers that are not finite. Lower the learning rate (lr)")
         self.posterior_state = self._slowed(old, new, lr, points_lr)
-        own, new_values = self._tensors(), self._net.tensors(self.posterior.at_mean(self.posterior_state))
-        for key, value in new_values.items():
+        own = self._tensors()
+        for key, value in self._net.tensors(self.posterior.at_mean(self.posterior_state)).items():
             own[key].copy_(value)
         self._records, self._drawn = [], None
         return loss
@@ -232,8 +221,7 @@ class PosteriorOptimizer(torch.optim.Optimizer):
         taps.points = tuple(g.unsqueeze(1) for g in rest[len(statistics) :])
         drawn = iter([joined(taps, samples) for taps in zip(*(r.fisher for r in records), strict=True)])
         y, likelihood = self._targets(records, noise, out), self.posterior.likelihood
-        nll = -likelihood.log_prob(noise, out, y).mean((1, 2))
-        return steps.Pass(noise, out, y, nll, taps, lambda _: next(drawn))
+        return steps.Pass(noise, out, y, -likelihood.log_prob(noise, out, y).mean((1, 2)), taps, lambda _: next(drawn))
 
     def _targets(self, records: list[Record], noise: Any, out: Tensor) -> Tensor:
         """Return the targets of `loss`. Where steps do not need them, as the noise is known, drawn ones do, too."""

@@ -73,8 +73,7 @@ class Pool:
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
         """Standardise `inputs` from outside the pool for every replica."""
-        scaled = scales.x.inputs(inputs[:].unsqueeze(0), self._rng.dtype)
-        return scaled.expand(self.replicas, *inputs.shape)
+        return scales.x.inputs(inputs[:].unsqueeze(0), self._rng.dtype).expand(self.replicas, *inputs.shape)
 
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels to points of the pool, see `ActiveLearner.tell`."""
@@ -114,8 +113,7 @@ class Pool:
         if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
             shape = list(values.shape)
             raise InputError(f"y must have the labels of all {n} points, {self._outputs} each; got shape {shape}")
-        targets = self._targets(self._shaped(values, n)[points], scales)
-        return Batch(self.standardised(points, scales)[:], targets)
+        return Batch(self.standardised(points, scales)[:], self._targets(self._shaped(values, n)[points], scales))
 
     def _indices(self, indices: Any) -> Tensor:
         """Return point indices as int64 in their original shape. Raise InputError for invalid indices."""

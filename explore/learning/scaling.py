@@ -1,7 +1,5 @@
 """Checks of users' inputs and labels, and the scales on which models are fitted: standard scores and `Transform`."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,12 +30,12 @@ class Standardiser(NamedTuple):
     scale: Float[Tensor, "*R 1 D"]
 
     @staticmethod
-    def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
+    def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> "Standardiser":
         """Fit to n >= 1 examples. A constant column gets the scale `constant` (`math.inf`: its values become 0)."""
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
-    def fit_measured(values: Float[Tensor, "*R n D"]) -> Standardiser:
+    def fit_measured(values: Float[Tensor, "*R n D"]) -> "Standardiser":
         """Fit to values in which NaN means missing; every column needs at least one value."""
         present = ~values.isnan()
         if not bool(present.any(-2).all()):
@@ -50,7 +48,7 @@ class Standardiser(NamedTuple):
         return Standardiser(mean, torch.where(low == high, scale, scale / share.sqrt()))
 
     @staticmethod
-    def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> Standardiser:
+    def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> "Standardiser":
         """Fit to examples that come in chunks; `constant` is as in `fit`. The function `chunks` is called twice."""
         n, total, low, high = 0, torch.zeros(()), torch.tensor(torch.inf), torch.tensor(-torch.inf)
         for values in chunks():
@@ -76,7 +74,7 @@ class Standardiser(NamedTuple):
         return Standardiser(torch.where(same, low, mean), torch.where(same, constant, deviation))
 
     @staticmethod
-    def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
+    def robust(values: Float[Tensor, "*R n D"]) -> "Standardiser":
         """Fit a centre and a scale that are robust to outliers and rare events, for scores that `bounded` compresses.
 
         The spread of a column is the larger of two values: the distance between its 5 % and 95 % quantiles, and the
@@ -262,7 +260,7 @@ class Transform:
     scores: tuple[tuple[float, ...], ...] = ()  # the normal scores of these values
 
     @staticmethod
-    def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> Transform:
+    def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> "Transform":
         """Fit a transform to targets, in which NaN means not measured."""
         if kind != "rank":
             return Transform(kind)
@@ -291,7 +289,7 @@ class Transform:
         return {"kind": self.kind, "knots": list(map(list, self.knots)), "scores": list(map(list, self.scores))}
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Transform:
+    def from_json(value: Mapping[str, Any]) -> "Transform":
         """Restore a transform from `to_json`. Raise InputError for invalid values."""
         try:
             knots, scores = (tuple(tuple(map(float, row)) for row in value[name]) for name in ("knots", "scores"))
@@ -307,7 +305,6 @@ def _ranked(y: Float[np.ndarray, " n"]) -> tuple[tuple[float, ...], tuple[float,
     y = y[~np.isnan(y)]
     values, counts = np.unique(y, return_counts=True)
     ends = counts.cumsum()
-    levels = (torch.arange(len(y), dtype=torch.float64) + 0.5) / len(y)
-    each = torch.special.ndtri(levels).numpy()
+    each = torch.special.ndtri((torch.arange(len(y), dtype=torch.float64) + 0.5) / len(y)).numpy()
     scores = np.add.reduceat(each, ends - counts) / counts
     return tuple(values.tolist()), tuple(scores.tolist())

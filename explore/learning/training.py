@@ -4,8 +4,6 @@ A loader returns batches (x, y), like a DataLoader: y are class indices [B] or t
 module takes, a tensor or several in a dict or tuple. A batch can also be one dict, with y under `labels` or `label`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import length_hint
@@ -81,7 +79,9 @@ def fit(
     steps = () if state is None else (int(state.common.step),)  # further training draws other numbers
     feed = Feed(posterior, root.stream("fit", 1, *steps), gaps=True)
     if state is None:
-        n_data = _count(loader) if n_data is None else n_data
+        if n_data is None:
+            known = length_hint(getattr(loader, "sampler", None)) or length_hint(getattr(loader, "dataset", None))
+            n_data = known or sum(len(pair(batch)[1]) for batch in _batches(loader))
         check_range("n_data", n_data, "(0, inf)")
         state = posterior.init(n_data, 1, feed.rng)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), feed, loader, state)
@@ -175,7 +175,7 @@ def _of_numbers(predictor: Predictor, batch: Batch) -> dict[str, float]:
     return means | {"coverage_90": float(torch.cat(inside, 1).double().mean())}
 
 
-def _epochs(feed: Feed, loader: Any, done: int, state: State, show: Callable[[float], None]) -> Iterator[Epoch]:
+def _epochs(feed: "Feed", loader: Any, done: int, state: State, show: Callable[[float], None]) -> Iterator[Epoch]:
     """Yield an `Epoch` after each pass over a loader; call `show` with the completed share after each update."""
     posterior, steps = feed.posterior, length_hint(loader)
     update = graphs.updates(posterior, feed.rng)
@@ -245,12 +245,6 @@ def _batches(loader: Any) -> Iterator[Any]:
         yield batch
     if batch is None:
         raise InputError("the loader returns no batches")
-
-
-def _count(loader: Any) -> int:
-    """Return the number of examples of a loader."""
-    known = length_hint(getattr(loader, "sampler", None)) or length_hint(getattr(loader, "dataset", None))
-    return known or sum(len(pair(batch)[1]) for batch in _batches(loader))
 
 
 def _model(posterior: Predictive, state: State, samples: int, seed: int) -> FittedModel:

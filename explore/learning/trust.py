@@ -7,7 +7,7 @@ run writes into its folder, links in the folder are not allowed.
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +58,21 @@ def references(settings: Mapping[str, Any]) -> list[str]:
     plain = {key for key in settings if key in TEXTS}
     if isinstance(ood := settings.get("ood"), str) and Path(ood).is_absolute():  # otherwise the name of a data set
         plain.add("ood")
-    texts = _texts({key: value for key, value in settings.items() if key not in plain})
-    return sorted({text for text in texts if ":" in text and not _is_registered(text)})
+    stack: list[Any] = [{key: value for key, value in settings.items() if key not in plain}]
+    names = set()
+    while stack:  # not recursively, since a value may be deeply nested
+        part = stack.pop()
+        if isinstance(part, list):
+            stack += part
+        elif isinstance(part, dict):
+            stack += [*part, *part.values()]
+        elif isinstance(part, str) and ":" in part:
+            names.add(part)
+    if any(name.startswith(f"{ENVIRONMENTS}:") for name in names):
+        from explore.envs import ENVS  # imports Gymnasium, so only if needed
 
-
-def _is_registered(text: str) -> bool:
-    """Return whether a string is "module:id" of an environment that explore registers in Gymnasium."""
-    module, _, identifier = text.partition(":")
-    if module != ENVIRONMENTS:
-        return False
-    from explore.envs import ENVS  # imports Gymnasium, so only if needed
-
-    return identifier in ENVS
+        names -= {f"{ENVIRONMENTS}:{identifier}" for identifier in ENVS}
+    return sorted(names)
 
 
 def check_links(folder: Path) -> None:
@@ -78,16 +81,3 @@ def check_links(folder: Path) -> None:
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise InputError(f"{path} is a link or a device. Replace it by a copy: run folders have only files")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all strings in a JSON value, including keys. Avoid recursion, since the value may be deeply nested."""
-    stack = [value]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, list):
-            stack += part
-        elif isinstance(part, dict):
-            stack += [*part, *part.values()]

@@ -14,8 +14,6 @@ table. When a run is opened again, lines written after the checkpoint are remove
 Changes in earlier lines of a table, in settings, in sessions or in checkpoints raise InputError.
 """
 
-from __future__ import annotations
-
 import csv
 import errno
 import io
@@ -26,9 +24,9 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from filelock import BaseFileLock
 from matplotlib.figure import Figure
@@ -46,7 +44,7 @@ class FolderExists(InputError):
     """Error raised if the path of a new run folder exists already."""
 
 
-class Run(AbstractContextManager["Run"]):
+class Run(ExitStack):
     """A run folder that is open for writing: opened by `create` or `open`, closed by `close` or a `with` block.
 
     `config` is the content of config.json, `state` the checkpoint's state when the run was opened.
@@ -55,7 +53,10 @@ class Run(AbstractContextManager["Run"]):
     def __init__(
         self, folder: Path, config: dict[str, Any], saved: Mapping[str, Any], lock: BaseFileLock | None = None
     ):
-        self.folder, self.config, self.state, self._lock = folder, config, saved["state"], lock
+        super().__init__()
+        if lock is not None:
+            self.callback(lock.release)
+        self.folder, self.config, self.state = folder, config, saved["state"]
         self._step = saved.get("step")  # last step of earlier TensorBoard events to show, or one per series; None: all
         self._last: dict[str, Any] = {"step": saved.get("step", 0), "tables": saved.get("tables", {})}
         self._before: dict[str, Any] = saved.get("before") or {}  # the same for the checkpoint before the last one
@@ -64,7 +65,7 @@ class Run(AbstractContextManager["Run"]):
     @classmethod
     def create(
         cls, folder: Path, settings: Mapping[str, Any], state: Mapping[str, Any], session: Mapping[str, Any]
-    ) -> Run:
+    ) -> Self:
         """Create a run folder with a first checkpoint of `state`. An empty folder may exist already.
 
         Raise FolderExists if the path exists and is not an empty folder, InputError if it cannot be written.
@@ -88,7 +89,7 @@ class Run(AbstractContextManager["Run"]):
         return cls(folder, config, {"state": state}, files.lock(folder))
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
+    def open(cls, folder: Path) -> Self:
         """Open a run to resume from its last checkpoint. Raise InputError if the run is in use or damaged."""
         read_config(folder)
         _check_name(folder)
@@ -178,21 +179,8 @@ class Run(AbstractContextManager["Run"]):
         run = self.config.get("id", "")
         files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved | {"state": dict(state)}, run)
 
-    def close(self) -> None:
-        """Close the TensorBoard files, and release the folder's lock."""
-        try:
-            for writer in self._writers.values():
-                writer.close()
-        finally:
-            if self._lock is not None:
-                self._lock.release()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _write_config(self) -> None:
-        content = {"format": CONFIG, **self.config, "sha256": digest(self.config)}
-        files.write_json(self.folder / "config.json", content)
+        files.write_json(self.folder / "config.json", {"format": CONFIG, **self.config, "sha256": digest(self.config)})
 
     def _writer(self, series: str) -> SummaryWriter:
         if series not in self._writers:
@@ -203,6 +191,7 @@ class Run(AbstractContextManager["Run"]):
             time.sleep(min(1.0, max(0.0, max(seconds, default=0) + 1 - time.time())))
             step = self._step.get(series, 0) if isinstance(self._step, Mapping) else self._step
             self._writers[series] = SummaryWriter(str(path), purge_step=None if step is None else step + 1)
+            self.callback(self._writers[series].close)
         return self._writers[series]
 
 

@@ -128,7 +128,7 @@ def site(tmp_path, monkeypatch):
     thread.start()
     for publisher in ("UCI", "OPENML", "LIBSVM"):
         monkeypatch.setattr(source, publisher, f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(source, "cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(source.pooch, "os_cache", lambda _: tmp_path / "cache")
     monkeypatch.delenv("EXPLORE_DATA_DIR", raising=False)
     yield served
     server.shutdown()

@@ -125,7 +125,7 @@ class Updates:
         self._counts[key] = self._counts.get(key, 0) + 1
         with executing(dials=self._dials):
             if self._counts[key] > AHEAD + CHECKED and self.recordable:
-                return self._replayed(self._graphs[key], state, batch, progress)
+                return self._replayed(self._graphs[key], state, batch)
             generator = self.rng.generator
             before = generator.get_state()
             result: tuple[State, Info] = self.recorder.warm(lambda: self._plain(state, batch, progress))
@@ -159,7 +159,7 @@ class Updates:
             plain = tree.map_tensors(torch.clone, plain)  # unchanged tensors are still in the graphs' memory
             if key not in self._graphs:
                 self._graphs[key] = self._recorded(state, batch, progress)
-            new, info = self._replayed(self._graphs[key], state, batch, progress)
+            new, info = self._replayed(self._graphs[key], state, batch)
             replayed = _with_host(new, plain[0]), info  # with the host numbers of the normal update
             if _same(replayed, plain):
                 return replayed
@@ -175,13 +175,9 @@ class Updates:
             self._place = tree.map_tensors(lambda t: t.clone() if t.dim() else t, state)
         place, copy = _with_host(self._place, state), Batch(batch.x.clone(), batch.y.clone())
         assert self.recorder
+        return Graph(copy, *self.recorder.record(lambda: self._plain(place, copy, progress), place))
 
-        def run() -> tuple[State, Info]:
-            return self._plain(place, copy, progress)
-
-        return Graph(copy, *self.recorder.record(run, place))
-
-    def _replayed(self, graph: Graph, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
+    def _replayed(self, graph: Graph, state: State, batch: Batch) -> tuple[State, Info]:
         write(state, self._place)
         write(batch, graph.batch)
         graph.replay()

@@ -9,7 +9,6 @@ vector.
 import math
 from functools import lru_cache
 
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -42,5 +41,7 @@ def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
 
 @lru_cache
 def _matrix(d: int, orthonormal: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
-    h = torch.from_numpy(scipy.linalg.hadamard(d, float))
+    h = torch.ones(1, 1, dtype=torch.float64)
+    while len(h) < d:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
     return (h * d**-0.5 if orthonormal else h).to(device, dtype)

@@ -139,13 +139,9 @@ class Predictor:
 
         def of(out: Float[Tensor, "R S b O"]) -> tuple[Tensor, ...]:
             mean, variance = self.moments_of(out)
-            return mean, variance, self._noise_of(out).expand_as(mean)
+            return mean, variance, find_part(self.likelihood, "variance")(self.noise, out).mean(1).expand_as(mean)
 
         return LabelMoments(*self._all(of, x))
-
-    def _noise_of(self, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R _b M"]:
-        variance: Tensor = find_part(self.likelihood, "variance")(self.noise, out)
-        return variance.mean(1)
 
     def quantiles_of(self, out: Float[Tensor, "R S b O"], levels: Sequence[float]) -> Float[Tensor, "K R b M"]:
         """Return the predictive quantiles of a real-valued label, from network outputs."""
@@ -166,7 +162,8 @@ class Predictor:
         """
         if is_gaussian(self.likelihood):
             mean, variance = self.moments_of(out)
-            score = (y - mean).abs() / (variance + self._noise_of(out)).sqrt()
+            noise = find_part(self.likelihood, "variance")(self.noise, out).mean(1)
+            score = (y - mean).abs() / (variance + noise).sqrt()
             return (score.unsqueeze(-1) <= torch.special.ndtri((1 + levels) / 2)).to(out)
         ends = (y, y - 1e-6 * (1 + y.abs()))
         high, low = (self.below_of(out, end.unsqueeze(1)).unsqueeze(-1) for end in ends)

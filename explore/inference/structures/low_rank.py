@@ -171,7 +171,9 @@ class LowRankFactor(NamedTuple):
 
     def _half(self) -> _Half:
         low, scale = self._low()
-        return _Half(low, _shrinkage(_gram(low)).to(low[0]), scale)
+        values, vectors, _ = eigh(_gram(low))
+        t = (1 + values.clamp_min(0)).sqrt()
+        return _Half(low, ((vectors / (t * t + t).unsqueeze(1)) @ vectors.mT).to(low[0]), scale)
 
     def _low(self) -> tuple[Vectors, Vectors]:
         """Return V = d^-1/2 U, and d^-1/2."""
@@ -190,15 +192,11 @@ def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
     return inner(v, v)
 
 
-def _shrinkage(m: Float[Tensor, "R L L"]) -> Float[Tensor, "R L L"]:
-    """Return f(m) for the function f(l) = 1 / (1 + l + (1 + l)^1/2) of a matrix."""
-    values, vectors, _ = eigh(m)
-    t = (1 + values.clamp_min(0)).sqrt()
-    return (vectors / (t * t + t).unsqueeze(1)) @ vectors.mT
-
-
 class _Half(NamedTuple):
-    """The root H = d^-1/2 (I - V K V^T), H H^T = (U U^T + diag(d))^-1; V = d^-1/2 U, K = f(V^T V), f: `_shrinkage`."""
+    """The root H = d^-1/2 (I - V K V^T), with H H^T = (U U^T + diag(d))^-1.
+
+    V = d^-1/2 U and K = f(V^T V), with the function f(l) = 1 / (1 + l + (1 + l)^1/2) of a matrix.
+    """
 
     low: Vectors  # V
     k: Float[Tensor, "R L L"]  # K, symmetric

@@ -70,8 +70,7 @@ class Heteroscedastic(Gaussian):
         return noise.unsqueeze(2) * (-2 * self.log_deviation(out)).exp()
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        residual, s = residual_of(y, self.mean(out)), self.log_deviation(out)
-        precision = noise.unsqueeze(2) * (-2 * s).exp()
+        residual, precision = residual_of(y, self.mean(out)), self.precision(noise, out)
         excess = precision * self._over_cells(residual.square()) - 1
         raw = out[..., out.shape[-1] // 2 :]
         return torch.cat([precision * residual, self.spread * excess.masked_fill(raw.abs() > self._most, 0)], -1)

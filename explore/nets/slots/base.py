@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explore.core.errors import InputError
@@ -252,9 +251,6 @@ class WeightSlot(Slot):
     def apply_callable(self, a: Tensor, per: int) -> Tensor:
         h = self._values(by_example(self.examples(a, self._lead_in), per))
         return self.fold(h.unflatten(3, (per, -1)).flatten(2, 3) if per > 1 else h, a)
-
-    def _with_one(self, a: Tensor) -> Tensor:
-        return F.pad(a, (0, 1), value=1.0) if self.has_bias else a
 
 
 def by_example(a: Tensor, per: int) -> Tensor:

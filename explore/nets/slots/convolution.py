@@ -87,13 +87,11 @@ class ConvSlot(WeightSlot):
 
     def prepare(self, a: Tensor) -> Tensor:
         """Return the images on which the convolution itself acts, with the padding that it has no setting for."""
-        a = a.unsqueeze(2) if self.flat else a
-        if self.native:
-            return a
-        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-        used = self.around[1:] if self.flat else self.around
-        pads = [n for pair in reversed(used) for n in pair]
-        return F.pad(a.squeeze(2) if self.flat else a, pads, mode).unsqueeze(2) if self.flat else F.pad(a, pads, mode)
+        if not self.native:
+            used = self.around[1:] if self.flat else self.around
+            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+            a = F.pad(a, [n for pair in reversed(used) for n in pair], mode)
+        return a.unsqueeze(2) if self.flat else a
 
     def apply_matrix(self, a: Tensor) -> Tensor:
         """Convolve with one group per replica and sample of the inputs: [(R S B), C, ...] -> [(R S B), O, ...]."""
@@ -220,7 +218,8 @@ class ConvSlot(WeightSlot):
         for axis in reversed(range(len(sides))):  # kernel places replace this image axis
             windows = a.unfold(axis + 2, self.step[axis] * (sides[axis] - 1) + 1, self.spread[axis])
             a = windows.narrow(axis + 2, 0, self.kernel[axis])[..., :: self.step[axis]].sum(-1)
-        return self._with_one(a.flatten(1) / math.prod(sides)).unflatten(0, lead)
+        mean = a.flatten(1) / math.prod(sides)
+        return (F.pad(mean, (0, 1), value=1.0) if self.has_bias else mean).unflatten(0, lead)
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
         """Return the sum of (patch of `a`) g^T over B and T (without `each`, also over S), [R, S or 1, I, O]."""

@@ -54,7 +54,8 @@ class LinearSlot(WeightSlot, nn.Linear):
 
     def examples(self, a: Tensor, lead: Lead) -> Tensor:
         """Unfold inputs: [(R S B), ..., C] -> [R, S, B, T, I]."""
-        return self._with_one(a.reshape(*lead, -1, a.shape[-1]))
+        a = a.reshape(*lead, -1, a.shape[-1])
+        return F.pad(a, (0, 1), value=1.0) if self.has_bias else a
 
     def fold(self, h: Tensor, a: Tensor) -> Tensor:
         """Fold pre-activations: [R, S, B, T, O] -> [(R S B), ..., O]."""

@@ -71,9 +71,8 @@ class Net(Passes, Network):
         own = [OwnEntries(shown_name(key), t) for key, t in chosen.own.items()]
         slots = [*slots[:-1], *entries, *own, *slots[-1:]]  # the last one is that of the output
         self._origins = chosen.origins
-        of_slots = {slot.named(key): t for slot, group in zip(affine, chosen.affine, strict=True)
-                    for key, t in group.layer.named_parameters()}  # fmt: skip
-        points = of_slots | {shown_name(key): t for key, t in chosen.points.items()}
+        points = {slot.named(key): slot._parameters[key] for slot in affine for key in slot.keys}
+        points |= {shown_name(key): t for key, t in chosen.points.items()}
         self.points = tuple(Point(name, tuple(t.shape)) for name, t in points.items())
         by_name = dict(zip(chosen.own, own, strict=True))
         super().__init__(root, slots, norms, affine, tuple(chosen.points), by_name, early, output)

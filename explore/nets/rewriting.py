@@ -120,7 +120,7 @@ def replace(root: nn.Module, names: Sequence[str], layer: nn.Module) -> None:
 
 def rewrite(root: nn.Module) -> dict[str, Origin]:
     """Make torch's layers of attention, and of layers of transformers and timm; return the origins, by user's name."""
-    origins = {}
+    origins: dict[str, Origin] = {}
     for name, layer in list(root.named_modules()):
         if not is_plain(layer) or not all(p.requires_grad for p in layer.parameters()):
             continue

@@ -167,8 +167,8 @@ def clipped(
     limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is None:
         return direction
-    scale = (limit / (lr**2 * dot(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
-    return tuple(scale * d for d in direction)
+    factor = (limit / (lr**2 * dot(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
+    return tuple(factor * d for d in direction)
 
 
 def adapt(

@@ -61,7 +61,6 @@ class Ordinal(Ranged):
         return self.cuts or tuple(math.log(c / (self.classes - c)) for c in range(1, self.classes))
 
     def given(self, noise: Noise) -> Any:
-        """Return a likelihood whose `mean` takes these cut points."""
         return Given(**vars(self), noise=noise)
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B C"]:

@@ -35,7 +35,6 @@ class Poisson(Parameterless, Ranged):
     ranges = {"limit": "(0, 50]"}
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise InputError for targets that are not counts."""
         if bool(((y < 0) | (y != y.floor())).any()):
             raise InputError(f"{type(self).__name__} needs counts: targets must be whole numbers from 0")
 

@@ -37,14 +37,10 @@ class ConvSlot(WeightSlot):
         symmetric = all(before == after >= 0 for before, after in self.around)
         self.native = symmetric and layer.padding_mode == "zeros"  # whether a convolution pads by itself
         self.pad: Sizes = tuple(before if self.native else 0 for before, _ in self.around)
-        self.group = layer.in_channels // layer.groups * math.prod(self.kernel) + (layer.bias is not None)
         self.one = layer.bias is not None
         self.has_bias = self.one and layer.groups == 1
-        self.inputs, self.outputs, self.fan_in = (
-            layer.groups * self.group,
-            layer.out_channels // layer.groups,
-            self.group,
-        )
+        self.fan_in = layer.in_channels // layer.groups * math.prod(self.kernel) + self.one
+        self.inputs, self.outputs = layer.groups * self.fan_in, layer.out_channels // layer.groups
 
     def _sizes(self, sizes: Sizes, one: int) -> Sizes:
         return (one, *sizes) if self.flat else tuple(sizes)
@@ -174,9 +170,9 @@ class ConvSlot(WeightSlot):
         if not self.one:  # always a copy, not a view: callers may modify it in place
             return windows.clone(memory_format=torch.contiguous_format).view(self.inputs, count, -1)
         if a.requires_grad and torch.is_grad_enabled():
-            each = windows.reshape(self.groups, self.group - 1, count, -1)
+            each = windows.reshape(self.groups, self.fan_in - 1, count, -1)
             return F.pad(each, (0, 0, 0, 0, 0, 1), value=1.0).flatten(0, 1)
-        patches = a.new_empty(self.groups, self.group, count, math.prod(sides))
+        patches = a.new_empty(self.groups, self.fan_in, count, math.prod(sides))
         patches[:, :-1].view(self.groups, channels // self.groups, *windows.shape[1:]).copy_(
             windows.unflatten(0, (self.groups, -1))
         )
@@ -282,7 +278,7 @@ class Patches(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         slot, height_width = ctx.slot, ctx.shape[-2:]
-        patches = grad.unflatten(0, (slot.groups, -1))[:, : slot.group - slot.one].flatten(0, 1).transpose(0, 1)
+        patches = grad.unflatten(0, (slot.groups, -1))[:, : slot.fan_in - slot.one].flatten(0, 1).transpose(0, 1)
         return F.fold(patches, height_width, slot.kernel, slot.spread, slot.pad, slot.step), None
 
 

@@ -3,11 +3,13 @@
 The public names below are loaded on first use, so `import explore` by itself does not import torch.
 """
 
+import sys
 from importlib import import_module, metadata
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-from explore.core import short
 
 if TYPE_CHECKING:
     from explore.core.errors import Failure as Failure, InputError as InputError
@@ -42,7 +44,18 @@ _CHECKOUT = Path(__file__).parents[1]
 if (_CHECKOUT / "cli" / "main.py").exists():  # which has `explore.cli` and `explore.envs` as cli/ and envs/
     __path__.append(str(_CHECKOUT))
 
-short.install()
+
+class _Optim(MetaPathFinder, Loader):
+    """An import hook for `explore.optim`, the short name of `explore.learning.optim`, which it imports on first use."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname == "explore.optim" else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = import_module("explore.learning.optim")
+
+
+sys.meta_path.append(_Optim())
 
 _MODULES = {
     "learning.around": "laplace refined",

@@ -24,7 +24,7 @@ def no_host_reads() -> AbstractContextManager[Any]:
 
 
 class Tape(TorchDispatchMode):
-    """Operations and draws from a stream; a `Recorder`."""
+    """Operations and draws from a stream; a recorder, as `graphs.Cuda`."""
 
     def __init__(self, rng: Rng) -> None:
         super().__init__()

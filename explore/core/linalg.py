@@ -1,7 +1,7 @@
 """Batched linear algebra that flags failed matrices instead of raising an error."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -103,6 +103,12 @@ def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def held(like: Tensor) -> int:
     """Return the largest allowed number of elements of an intermediate result on the device of `like`."""
     return HELD if like.is_cpu else HELD_ON_DEVICE
+
+
+def chunks(count: int, width: int, most: int) -> Iterator[slice]:
+    """Yield slices of `count` items, of at least one and else at most `most` numbers, with `width` numbers per item."""
+    size = max(1, most // width)
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:

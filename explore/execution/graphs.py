@@ -15,7 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,18 +52,6 @@ def updates(posterior: Any, rng: Rng) -> Updates:
     return Updates(posterior, rng, Cuda(rng) if recorded else None)
 
 
-@runtime_checkable
-class Recorder(Protocol):
-    """The interface of recorders, which record an update once and can then replay it on the same memory.
-
-    `record` returns the values that the update logs, and a replay function. A replay reads the state from `place` and
-    writes the new state there.
-    """
-
-    def warm(self, run: Callable[[], Any]) -> Any: ...  # run an update under the conditions of a recording
-    def record(self, run: Step, place: State) -> tuple[Info, Replay]: ...
-
-
 class Cuda:
     """A recorder of CUDA graphs. All graphs share one memory pool, so no two graphs may run at the same time."""
 
@@ -72,6 +60,7 @@ class Cuda:
         self.pool = torch.cuda.graph_pool_handle()
 
     def warm(self, run: Callable[[], Any]) -> Any:
+        """Run an update under the conditions of a recording."""
         main = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(main)
         with torch.cuda.stream(self.stream):
@@ -80,6 +69,7 @@ class Cuda:
         return result
 
     def record(self, run: Step, place: State) -> tuple[Info, Replay]:
+        """Record an update. Return the values that it logs, and a function that replays it from and to `place`."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.rng.generator)
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
@@ -99,7 +89,7 @@ class Graph(NamedTuple):
 class Updates:
     """The updates of one fit or of online training. A replayed update overwrites the previously returned state."""
 
-    def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
+    def __init__(self, posterior: Any, rng: Rng, recorder: Any):  # None, or a recorder such as `Cuda`
         self.posterior, self.rng, self.recorder, self.recordable = posterior, rng, recorder, True
         self._graphs: dict[Hashable, Graph] = {}
         self._counts: dict[Hashable, int] = {}  # updates of each kind
@@ -125,7 +115,7 @@ class Updates:
         self._counts[key] = self._counts.get(key, 0) + 1
         with executing(dials=self._dials):
             if self._counts[key] > AHEAD + CHECKED and self.recordable:
-                return self._replayed(self._graphs[key], state, batch, progress)
+                return self._replayed(self._graphs[key], state, batch)
             generator = self.rng.generator
             before = generator.get_state()
             result: tuple[State, Info] = self.recorder.warm(lambda: self._plain(state, batch, progress))
@@ -159,7 +149,7 @@ class Updates:
             plain = tree.map_tensors(torch.clone, plain)  # unchanged tensors are still in the graphs' memory
             if key not in self._graphs:
                 self._graphs[key] = self._recorded(state, batch, progress)
-            new, info = self._replayed(self._graphs[key], state, batch, progress)
+            new, info = self._replayed(self._graphs[key], state, batch)
             replayed = _with_host(new, plain[0]), info  # with the host numbers of the normal update
             if _same(replayed, plain):
                 return replayed
@@ -174,14 +164,9 @@ class Updates:
         if self._place is None:
             self._place = tree.map_tensors(lambda t: t.clone() if t.dim() else t, state)
         place, copy = _with_host(self._place, state), Batch(batch.x.clone(), batch.y.clone())
-        assert self.recorder
+        return Graph(copy, *self.recorder.record(lambda: self._plain(place, copy, progress), place))
 
-        def run() -> tuple[State, Info]:
-            return self._plain(place, copy, progress)
-
-        return Graph(copy, *self.recorder.record(run, place))
-
-    def _replayed(self, graph: Graph, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
+    def _replayed(self, graph: Graph, state: State, batch: Batch) -> tuple[State, Info]:
         write(state, self._place)
         write(batch, graph.batch)
         graph.replay()

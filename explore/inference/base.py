@@ -21,7 +21,7 @@ from explore.core.errors import Checked, InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State, Weights
 from explore.inference.updates import adam
-from explore.inference.updates.adam import NormPolicy, NormState, PointsState
+from explore.inference.updates.adam import NormPolicy, Trained
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, Phi, check_likelihood, count_samples
 
 L = TypeVar("L", bound=Layer)
@@ -37,8 +37,8 @@ class Common(NamedTuple):
     step: Int[Tensor, ""]  # updates so far; on the CPU, so that reading it never waits for a GPU
     taken: Int[Tensor, " R"]  # accepted updates of each replica: some posteriors reject steps
     n_data: Float[Tensor, ""]  # N, the effective data size; on the CPU
-    norms: NormState  # batch-norm layers
-    points: PointsState = PointsState()  # point estimates
+    norms: Trained  # batch-norm layers: scale, shift, running mean and variance [R, M, 4, C]
+    points: Trained = Trained()  # point estimates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +236,6 @@ def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, member
         step=torch.tensor(0),
         taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),
         n_data=torch.tensor(float(posterior.stands_for(n_data)), dtype=torch.float64),
-        norms=NormState(norms, adam.start(trained)),
-        points=PointsState(points, adam.start(points)),
+        norms=Trained(norms, adam.start(trained)),
+        points=Trained(points, adam.start(points)),
     )

@@ -167,11 +167,10 @@ class Functions(NamedTuple):
         return self.changes[0].shape[1:3].numel() if self.chosen is None else self.chosen.shape[1]
 
 
-class LinearisedNet:
+class LinearisedNet(NamedTuple):
     """A network whose only layer is `Functions`, in place of a `Net` in predictions."""
 
-    def __init__(self, net: Network):
-        self.net = net
+    net: Network
 
     @property
     def width(self) -> int:
@@ -186,20 +185,17 @@ class LinearisedNet:
         with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():  # for the Jacobian
             flat, x = tree.map_tensors(lambda t: t.clone() if t.is_inference() else t, (flat, x))
             x = x.repeat_interleave(members, 0)
-            base, change = self._linear(flat, x)
+            means = tuple(m.unsqueeze(1) for m in (*flat.mean, *flat.fixed))
+            out, rows = at_mean(self.net, means, x, len(flat.changes))
+            of_layers = zip(zip(*rows, strict=True), flat.changes, strict=True)
+            change = added([along(taps, change) for taps, change in of_layers])  # J(x) (w - M)
+            base = out.unsqueeze(1)  # f(x; M)
             if flat.weights:
                 base = self.net.output((*flat.weights, *(v.unsqueeze(1) for v in flat.fixed)), x)
         every = (base + change).unflatten(0, (-1, members)).flatten(1, 2)
         if functions.chosen is None:
             return every
         return every[torch.arange(len(every), device=x.device).unsqueeze(1), functions.chosen]
-
-    def _linear(self, functions: Functions, x: Tensor) -> tuple[Float[Tensor, "Rk _e B O"], Float[Tensor, "Rk e B O"]]:
-        """Return f(x; M) and J(x) (w - M)."""
-        means = tuple(m.unsqueeze(1) for m in (*functions.mean, *functions.fixed))
-        out, rows = at_mean(self.net, means, x, len(functions.changes))
-        of_layers = zip(zip(*rows, strict=True), functions.changes, strict=True)
-        return out.unsqueeze(1), added([along(taps, change) for taps, change in of_layers])
 
 
 def at_mean(

@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.context import Turn
 from explore.core.errors import InputError, check_range, describe, fits, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
@@ -52,6 +51,7 @@ class Mixture(Predictive):
     batch_norm_lr: float = field(init=False, repr=False)
     points_lr: float = field(init=False, repr=False)
 
+    passed_on: ClassVar[tuple[str, ...]] = ("whole", "stands_for", "turn")  # besides settings
     pretrained_error: ClassVar[str] = "mixture members need different initial weights"
     mixture_error: ClassVar[str] = "a mixture cannot be mixed again; set members once"
 
@@ -65,7 +65,7 @@ class Mixture(Predictive):
         if not fits(int, self.members):
             raise InputError(f"members is {shown(self.members)}; it must be {describe(int)}")
         check_range("members", self.members, "[1, 1e4]")
-        for name in ("whole", *(f.name for f in fields(self) if not f.init)):  # already validated by the posterior
+        for name in (*self.passed_on, *(f.name for f in fields(self) if not f.init)):  # validated by the posterior
             object.__setattr__(self, name, getattr(self.posterior, name))
 
     def with_settings(self, **settings: Any) -> Predictive:
@@ -84,12 +84,6 @@ class Mixture(Predictive):
         """Update every member on the same batch; logged values are means over members."""
         new, info = self.posterior.update(_replicas(state), self._each(batch), rng, progress)
         return self._settled(new, state), {name: self._mean(value) for name, value in info.items()}
-
-    def stands_for(self, examples: float) -> float:
-        return self.posterior.stands_for(examples)
-
-    def turn(self, step: int, progress: float) -> Turn:
-        return self.posterior.turn(step, progress)
 
     def learned(self, state: State) -> Info:
         return {name: self._mean(value) for name, value in self.posterior.learned(_replicas(state)).items()}
@@ -174,9 +168,7 @@ class VariationalMixture(Mixture):
     kl_weight: float = field(init=False, repr=False)
     gain_step: float = field(init=False, repr=False)
 
-    @property
-    def coordinates(self) -> tuple[tuple[int, int], ...]:
-        return self.posterior.coordinates
+    passed_on: ClassVar[tuple[str, ...]] = (*Mixture.passed_on, "coordinates")
 
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
         """Return the members' mean KL to the prior, which exceeds the KL of the mixture by at most log k nats."""

@@ -17,12 +17,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.linalg import chunks
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior, at_mean
-from explore.nets.protocols import Likelihood, Network, Noise, count_samples, find_part, given, is_gaussian
+from explore.nets.protocols import Likelihood, Noise, count_samples, find_part, given, is_gaussian
 
 BUDGET = 2**21  # maximum number of values in one layer of a chunk, over all R and S
 CACHE = 2**20  # the same if chunk size cannot change the order of sums: a few MiB, to fit the CPU cache
@@ -40,15 +41,6 @@ class Inputs(Protocol):
     @property
     def shape(self) -> torch.Size: ...
     def __getitem__(self, key: Any, /) -> Tensor: ...
-
-
-@runtime_checkable
-class Functions(Protocol):
-    """Functions given by layers; `width` counts the values per example and function, as for a `Net`."""
-
-    @property
-    def width(self) -> int: ...
-    def output(self, layers: Any, x: Tensor, /) -> Float[Tensor, "R S B O"]: ...
 
 
 class Moments(NamedTuple):
@@ -78,7 +70,7 @@ class ClassPrediction(NamedTuple):
 class Predictor:
     """S networks sampled from a posterior, with predictive distribution p(y | x) = 1/S sum_s p(y | x, w_s, noise_s)."""
 
-    net: Network | Functions
+    net: Any  # a `Network`, or what takes its place: an object with its `width`, and with `output(layers, x)`
     likelihood: Likelihood  # a network predicts M real values, or the probabilities of M classes
     layers: tuple[Any, ...]  # weight samples [R, S, I, O] per layer, or `Functions`
     noise: Noise  # one noise parameter per weight sample
@@ -147,13 +139,9 @@ class Predictor:
 
         def of(out: Float[Tensor, "R S b O"]) -> tuple[Tensor, ...]:
             mean, variance = self.moments_of(out)
-            return mean, variance, self._noise_of(out).expand_as(mean)
+            return mean, variance, find_part(self.likelihood, "variance")(self.noise, out).mean(1).expand_as(mean)
 
         return LabelMoments(*self._all(of, x))
-
-    def _noise_of(self, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R _b M"]:
-        variance: Tensor = find_part(self.likelihood, "variance")(self.noise, out)
-        return variance.mean(1)
 
     def quantiles_of(self, out: Float[Tensor, "R S b O"], levels: Sequence[float]) -> Float[Tensor, "K R b M"]:
         """Return the predictive quantiles of a real-valued label, from network outputs."""
@@ -174,7 +162,8 @@ class Predictor:
         """
         if is_gaussian(self.likelihood):
             mean, variance = self.moments_of(out)
-            score = (y - mean).abs() / (variance + self._noise_of(out)).sqrt()
+            noise = find_part(self.likelihood, "variance")(self.noise, out).mean(1)
+            score = (y - mean).abs() / (variance + noise).sqrt()
             return (score.unsqueeze(-1) <= torch.special.ndtri((1 + levels) / 2)).to(out)
         ends = (y, y - 1e-6 * (1 + y.abs()))
         high, low = (self.below_of(out, end.unsqueeze(1)).unsqueeze(-1) for end in ends)
@@ -195,11 +184,11 @@ class Predictor:
 
     def log_prob(self, x: Inputs, y: Tensor) -> Float[Tensor, "R S P"]:
         """Return the log density of each target in y, [R, P, O] or [R, P], under each network."""
-
-        def of(part: slice, out: Tensor) -> Tensor:
-            return self.likelihood.log_prob(self.noise, out, y[:, part].unsqueeze(1))
-
-        return filled(((part, (of(part, out),)) for part, out in self.outputs(x, CACHE)), x.shape[1], 2)[0]
+        results = (
+            (part, (self.likelihood.log_prob(self.noise, out, y[:, part].unsqueeze(1)),))
+            for part, out in self.outputs(x, CACHE)
+        )
+        return filled(results, x.shape[1], 2)[0]
 
     def evaluate(
         self, x: Inputs, y: Tensor, scale: Float[Tensor, "R O"] | None = None, *, ranked: bool = True
@@ -272,8 +261,8 @@ def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments
         return Moments(out, scale * torch.stack([precision.quad(taps) for taps in rows], -1))
 
     # The gradient of one example is as large as all weights.
-    chunks = parts(x.shape[1], x.shape[0] * posterior.dimension)
-    return Moments(*filled(((part, moments(part)) for part in chunks), x.shape[1]))
+    slices = parts(x.shape[1], x.shape[0] * posterior.dimension)
+    return Moments(*filled(((part, moments(part)) for part in slices), x.shape[1]))
 
 
 def probit(posterior: GaussianPosterior, state: State, x: Tensor) -> Float[Tensor, "R P C"]:
@@ -310,10 +299,9 @@ def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis
     return whole
 
 
-def parts(points: int, width: int, budget: int | None = None) -> Iterator[slice]:
+def parts(points: int, width: int) -> Iterator[slice]:
     """Yield slices of points that stay within the budget of values, with `width` values per point."""
-    size = max(1, (budget or BUDGET) // width)
-    return (slice(start, min(start + size, points)) for start in range(0, points, size))
+    return chunks(points, width, BUDGET)
 
 
 def mixture_quantile(

@@ -50,7 +50,6 @@ class Paths(NamedTuple):
         return -(-(features + examples) // self.samples) + self.h.shape[1]
 
     def at(self, kernel: Kernel, x: Float[Tensor, "R B D"]) -> Float[Tensor, "R S B M"]:
-        """Return the values of the functions at x."""
         precise = x.to(self.h)[:, None, None]
         covariances = covariance(kernel, self.h, precise, self.x[:, None, None])
         change = prior_draws(self.h, self.frequencies, self.w, precise) - covariances @ self.change

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from explore.core.errors import InputError, listed
-from explore.nets.attention import Attention, linear
-from explore.nets.slots import convolution, dense, entries, norms
+from explore.nets.rewriting import Origin, is_plain, replace, rewrite, shown_name
+from explore.nets.slots import convolution, dense, norms
 from explore.nets.slots.base import called
 
 
@@ -35,19 +35,9 @@ WEIGHTS: dict[type[nn.Module], Any] = {
     **_slots(convolution.TransposedSlot, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 }  # fmt: skip
 NORMS = _slots(norms.NormSlot, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-AFFINE: dict[type[nn.Module], Any] = {
-    nn.LayerNorm: norms.LayerNormSlot, nn.RMSNorm: norms.RMSNormSlot, nn.GroupNorm: norms.GroupNormSlot
-}  # fmt: skip
+AFFINE = _slots(norms.AffineSlot, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 SLOTS = WEIGHTS | NORMS | AFFINE
-ENTRIES = {kind: _class(f"{kind.__name__}Entries", entries.AffineEntries, slot) for kind, slot in AFFINE.items()}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-PARTS = {
-    "MultiheadAttention": {
-        "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "bias_k", "bias_v",
-        "out_proj",
-    },
-    "BatchNormAct2d": {"drop", "act"},  # of timm
-}  # fmt: skip
+ENTRIES = {kind: _class(f"{kind.__name__}Entries", dense.AffineEntries, slot) for kind, slot in AFFINE.items()}
 LARGEST = 4096  # rows of an Embedding, or inputs of a grouped convolution, that get a distribution without being named
 Bayesian = str | type | Sequence[Any] | Callable[[str, nn.Module], bool]
 """What gets a distribution: "all" layers with weights, the "last" of these, names with wildcards, types, a function, or
@@ -70,7 +60,7 @@ class Fates(NamedTuple):
     affine: list[Group]  # other normalisations, with point estimates
     own: dict[str, nn.Parameter]  # of the module's own code, with a distribution
     points: dict[str, nn.Parameter]  # the same, as point estimates
-    rewritten: dict[str, str]  # layers of which other layers were made first, see `rewrite`
+    origins: dict[str, Origin]  # of parameters of layers that were made anew, see `rewrite`
 
 
 def check(module: nn.Module) -> None:
@@ -87,7 +77,7 @@ def check(module: nn.Module) -> None:
 
 def fates(root: nn.Module, bayesian: Bayesian) -> Fates:
     """Decide the fates of the parameters of `root`, whose layers' names have a prefix "0."."""
-    rewritten = rewrite(root)
+    origins = rewrite(root)
     names: dict[nn.Module, list[str]] = defaultdict(list)
     owners: dict[Tensor, list[nn.Module]] = defaultdict(list)
     for name, layer in root.named_modules(remove_duplicate=False):
@@ -112,32 +102,12 @@ def fates(root: nn.Module, bayesian: Bayesian) -> Fates:
         name = shown_name(next(iter(own)))
         raise InputError(f"{name!r} cannot have a distribution beside batch normalisation; leave it out by bayesian=")
     points = {key: t for key, t in free.items() if key not in own}
-    return Fates(chosen, entries, norms, [g for g in affine if g not in entries], own, points, rewritten)
-
-
-def rewrite(root: nn.Module) -> dict[str, str]:
-    """Make torch's layers of attention, and of layers of transformers and timm; return what was done, by name."""
-    done = {}
-    for name, layer in list(root.named_modules()):
-        if not _plain(layer) or not all(p.requires_grad for p in layer.parameters()):
-            continue
-        if type(layer).__name__ == "BatchNormAct2d":
-            norm = nn.BatchNorm2d(layer.num_features, layer.eps, layer.momentum, layer.affine)
-            norm.to(layer.running_mean).load_state_dict(layer.state_dict())
-            replace(root, [name], nn.Sequential(norm, layer.drop, layer.act).train(layer.training))
-            done[shown_name(name)] = "with activation"
-        elif type(layer) is nn.MultiheadAttention:
-            replace(root, [name], Attention(layer))
-            done[shown_name(name)] = "apart" if layer.in_proj_weight is None else "packed"
-        elif type(layer).__name__ == "Conv1D" and hasattr(layer, "nf"):  # as in GPT-2
-            replace(root, [name], linear(layer.weight.T, layer.bias))
-            done[shown_name(name)] = "transposed"
-    return done
+    return Fates(chosen, entries, norms, [g for g in affine if g not in entries], own, points, origins)
 
 
 def _own(layer: nn.Module, owners: dict[Tensor, list[nn.Module]]) -> bool:
     """Return whether a layer can be replaced: its code is torch's, and its parameters are trained and only its own."""
-    if not _plain(layer) or not all(p.requires_grad for p in layer.parameters()):
+    if not is_plain(layer) or not all(p.requires_grad for p in layer.parameters()):
         return False
     if not any(True for _ in layer.parameters()):
         return type(layer) in NORMS  # which have running statistics
@@ -146,12 +116,6 @@ def _own(layer: nn.Module, owners: dict[Tensor, list[nn.Module]]) -> bool:
     alike = (type(layer), layer.extra_repr(), [id(t) for t in layer._parameters.values()])
     sharers = (x for t in layer.parameters() for x in owners[t])
     return all((type(x), x.extra_repr(), [id(t) for t in x._parameters.values()]) == alike for x in sharers)
-
-
-def _plain(layer: nn.Module) -> bool:
-    """Return whether a layer's forward pass is that of its class: no hooks, and nothing replaced or added."""
-    added = {*layer._parameters, *layer._modules} - {"weight", "bias"} - PARTS.get(type(layer).__name__, set())
-    return not added and "forward" not in vars(layer) and not any(getattr(layer, hooks) for hooks in HOOKS)
 
 
 def _large(layer: Any) -> bool:
@@ -201,21 +165,9 @@ def _owner(root: nn.Module, key: str) -> tuple[list[str], nn.Module]:
     return [shown_name(key), shown_name(place)], root.get_submodule(place)
 
 
-def shown_name(name: str) -> str:
-    """Return a name without the prefix of `root`."""
-    return name.removeprefix("0").removeprefix(".")
-
-
 def replaced(root: nn.Module, groups: Sequence[Group], kinds: dict[type[nn.Module], Any] = SLOTS) -> list[Any]:
     """Put slots in place of layers; return the slots."""
     slots = [kinds[type(layer)](layer, shown_name(names[0])) for layer, names in groups]
     for slot, group in zip(slots, groups, strict=True):
         replace(root, group.names, slot)
     return slots
-
-
-def replace(root: nn.Module, names: Sequence[str], layer: nn.Module) -> None:
-    """Put `layer` in place of the modules with these names."""
-    for path in names:
-        parent, _, name = path.rpartition(".")
-        setattr(root.get_submodule(parent), name, layer)

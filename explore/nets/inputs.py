@@ -71,7 +71,10 @@ class Inputs:
             raise InputError(f"inputs have shape {list(rows.shape[1:])}; pass batches through `packed` of the network")
         parts = self._forms[rows.shape[1]]
         values = rows.split([math.prod(part.shape) for part in parts], 1)
-        named = {part.key: _typed(v, part, rows.dtype) for part, v in zip(parts, values, strict=True)}
+        named: dict[int | str, Tensor] = {}
+        for part, v in zip(parts, values, strict=True):
+            one = v.unflatten(1, part.shape) if part.shape else v.squeeze(1)
+            named[part.key] = one if part.dtype.is_floating_point else one.to(part.dtype)
         args = tuple(value for key, value in named.items() if isinstance(key, int))
         return args, {key: value for key, value in named.items() if isinstance(key, str)} | self._rest
 
@@ -86,11 +89,6 @@ def _rows(values: list[Tensor]) -> Tensor:
     ):
         raise InputError(f"whole numbers beyond {EXACT} beside real ones need inputs in double precision")
     return torch.cat([value.reshape(len(value), -1).to(dtype) for value in values], 1)
-
-
-def _typed(values: Tensor, part: Part, dtype: torch.dtype) -> Tensor:
-    values = values.unflatten(1, part.shape) if part.shape else values.squeeze(1)
-    return values if part.dtype.is_floating_point else values.to(part.dtype)
 
 
 def chosen_output(out: Any, which: str | int | None) -> Any:

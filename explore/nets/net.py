@@ -29,13 +29,14 @@ from torch import Tensor, nn
 from explore.core.errors import InputError, listed
 from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps, NormTaps
-from explore.nets import fates, writing
-from explore.nets.parts import Pass
-from explore.nets.passes import Passes, Root
+from explore.nets import fates
+from explore.nets.passes import Pass, Passes, Root
 from explore.nets.protocols import Layers, Network, Point, Pullback
+from explore.nets.rewriting import restored, rewritten, shown_name
 from explore.nets.slots.base import WeightSlot
 from explore.nets.slots.convolution import ConvSlot
-from explore.nets.slots.entries import Entries, OwnEntries
+from explore.nets.slots.dense import Entries, OwnEntries
+from explore.nets.slots.norms import STATISTICS
 from explore.nets.taps import Calls
 
 
@@ -67,12 +68,11 @@ class Net(Passes, Network):
         layers = (chosen.weights, chosen.norms, chosen.affine)
         slots, norms, affine = (fates.replaced(root, groups) for groups in layers)
         entries = fates.replaced(root, chosen.entries, fates.ENTRIES)
-        own = [OwnEntries(fates.shown_name(key), t) for key, t in chosen.own.items()]
+        own = [OwnEntries(shown_name(key), t) for key, t in chosen.own.items()]
         slots = [*slots[:-1], *entries, *own, *slots[-1:]]  # the last one is that of the output
-        self._rewritten = chosen.rewritten
-        of_slots = {f"{slot.name}.{key}".lstrip("."): t for slot, group in zip(affine, chosen.affine, strict=True)
-                    for key, t in group.layer.named_parameters()}  # fmt: skip
-        points = of_slots | {fates.shown_name(key): t for key, t in chosen.points.items()}
+        self._origins = chosen.origins
+        points = {slot.named(key): slot._parameters[key] for slot in affine for key in slot.keys}
+        points |= {shown_name(key): t for key, t in chosen.points.items()}
         self.points = tuple(Point(name, tuple(t.shape)) for name, t in points.items())
         by_name = dict(zip(chosen.own, own, strict=True))
         super().__init__(root, slots, norms, affine, tuple(chosen.points), by_name, early, output)
@@ -89,11 +89,13 @@ class Net(Passes, Network):
         self.outputs = self.shapes[-1][1] if outputs is None else outputs
         a, b = len(slots), len(slots) + len(norms)
         with torch.no_grad():
-            every = list(enumerate(self.values(self._source)))
-            used = [i for i, _ in every if trained or i >= b or (i < a and isinstance(slots[i], Entries))]
             # Of an untrained module, only what is no weight of a layer is used.
-            self._origin = {i: t.clone(memory_format=torch.contiguous_format) for i, t in every if i in used}
-        if not all(bool(t.isfinite().all()) for t in self._origin.values()):
+            self._start = [
+                t.clone(memory_format=torch.contiguous_format)
+                if trained or i >= b or (i < a and isinstance(slots[i], Entries)) else t.new_zeros(())
+                for i, t in enumerate(self.values(self._source))
+            ]  # fmt: skip
+        if not all(bool(t.isfinite().all()) for t in self._start):
             raise InputError("the module has NaN or infinite weights; leave trained=True out of Net")
 
     def __repr__(self) -> str:
@@ -115,25 +117,41 @@ class Net(Passes, Network):
 
     def module(self, layers: Layers, sample: int = 0, into: nn.Module | None = None) -> nn.Module:
         """Return a copy of the module, or `into`, with the weights of the first replica and one sample in `layers`."""
-        return writing.written(into or copy.deepcopy(self._source), self.tensors(layers, sample))
+        module, values = into or copy.deepcopy(self._source), self.tensors(layers, sample)
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        if missing := [name for name in values if name not in own]:
+            advice = "pass the module of the network, or a copy of it"
+            raise InputError(f"the module has no parameter {missing[0]!r}; {advice}")
+        with torch.no_grad():
+            for name, value in values.items():
+                own[name].copy_(value)
+        return module
 
     def tensors(self, layers: Layers, sample: int = 0) -> dict[str, Tensor]:
         """Return `layers`, or only those with a distribution, as tensors of the module; the inverse of `values`."""
-        slots = [*self._slots, *self._norms][: len(layers)]
-        values = writing.named(slots, layers[: len(slots)], sample)
-        for point, v in zip(self.points, layers[len(slots) :], strict=False):
-            assert isinstance(v, Tensor)
-            values[point.name] = v[0, min(sample, v.shape[1] - 1)]
-        return writing.restored(values, self._rewritten)
+        places: tuple[Any, ...] = (*self._slots, *self._norms, *self.points)
+        values: dict[str, Tensor] = {}
+        for place, layer in zip(places, layers, strict=False):
+            if not isinstance(layer, Tensor):
+                raise InputError(f"the weights of {place.called} are not a matrix, so that no module can hold them")
+            one = layer[0, min(sample, layer.shape[1] - 1)]
+            if isinstance(place, Point):
+                values[place.name] = one
+            else:
+                values |= {place.named(key): t for key, t in place.tensors(one).items()}
+        return restored(values, self._origins)
 
     def values(self, tensors: nn.Module | Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Return what `layers` have for one sample, as functions of the parameters and buffers of a like module."""
         if isinstance(tensors, nn.Module):
             parameters = tensors.named_parameters(remove_duplicate=False)
             tensors = {**dict(parameters), **dict(tensors.named_buffers())}
-        named = writing.rewritten(tensors, self._rewritten)
-        slots = [slot.values(writing.of(slot, named)) for slot in (*self._slots, *self._norms)]
-        return (*slots, *(named[point.name] for point in self.points))
+        named = rewritten(tensors, self._origins)
+        values = []
+        for slot in (*self._slots, *self._norms):
+            names = {key: slot.named(key) for key in getattr(slot, "sizes", STATISTICS)}
+            values.append(slot.values({key: named[name] for key, name in names.items() if name in named}))
+        return (*values, *(named[point.name] for point in self.points))
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
         """Draw Glorot-uniform weights and biases: one [R, (samples,) I, O] tensor per layer, the bias row last.
@@ -143,7 +161,7 @@ class Net(Passes, Network):
         drawn: list[Tensor] = []
         for i, slot in enumerate(self._slots):
             if isinstance(slot, Entries):
-                drawn += _repeated([self._origin[i]], rng, replicas, *samples)
+                drawn += _repeated([self._start[i]], rng, replicas, *samples)
             else:
                 bound = math.sqrt(6 / (slot.fan_in + slot.outputs))
                 drawn.append((2 * rng.uniform(replicas, *samples, slot.inputs, slot.outputs) - 1) * bound)
@@ -153,16 +171,13 @@ class Net(Passes, Network):
         """Return the weights that posteriors start from: the module's weights if `trained`, else `glorot` weights."""
         if not self.trained:
             return self.glorot(replicas, rng, *samples)
-        return _repeated(self._origins(0, len(self._slots)), rng, replicas, *samples)
+        return _repeated(self._start[: len(self._slots)], rng, replicas, *samples)
 
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Return the batch-norm tensors that posteriors start from: the module's if `trained`, else `unit_norms`."""
         if not self.trained:
             return self.unit_norms(replicas, rng)
-        return _repeated(self._origins(len(self._slots), len(self.norms)), rng, replicas, 1)
-
-    def _origins(self, start: int, count: int) -> list[Tensor]:
-        return [self._origin[i] for i in range(start, start + count)]
+        return _repeated(self._start[len(self._slots) :][: len(self.norms)], rng, replicas, 1)
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Return batch-norm tensors for a new network: scale 1, shift 0, running mean 0 and running variance 1."""
@@ -171,7 +186,7 @@ class Net(Passes, Network):
 
     def initial_points(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 ..."], ...]:
         """Return the values in the module of the parameters that are trained as point estimates."""
-        return _repeated(self._origins(len(self._slots) + len(self.norms), len(self.points)), rng, replicas, 1)
+        return _repeated(self._start[len(self._slots) + len(self.norms) :], rng, replicas, 1)
 
     def forward(
         self, layers: Layers, x: Tensor, samples: int | None = None, last: int = 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,11 +19,10 @@ from explore.core.errors import InputError, listed, raised
 from explore.core.rng import Rng, forked
 from explore.nets.inputs import Inputs, chosen_output
 from explore.nets.modules import Buffers, chance
-from explore.nets.parts import Pass, Use, joined, part_of
-from explore.nets.protocols import Layers, Point, count_samples
-from explore.nets.slots.base import Layout, Mode, Slot, WeightSlot, dtype_of
+from explore.nets.protocols import Layer, Layers, Point, count_samples
+from explore.nets.slots.base import Layout, Mode, Slot, Use, WeightSlot, dtype_of, tensors_of
 from explore.nets.slots.convolution import ConvSlot
-from explore.nets.slots.entries import OwnEntries
+from explore.nets.slots.dense import OwnEntries
 from explore.nets.slots.norms import AffineSlot, NormSlot
 
 APART = "the output for an example depends on the rest of its batch, or on train() or eval()"
@@ -34,6 +35,15 @@ class Root(nn.Sequential):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self[0](*args, **kwargs)
+
+
+class Pass(NamedTuple):
+    """The results of a pass."""
+
+    out: Float[Tensor, "R S B O"]
+    calls: list[list[Use]]  # by layer; only with taps
+    statistics: tuple[Tensor, ...]  # mean and variance of each batch-norm layer's inputs
+    returned: Any = None  # what the module returns
 
 
 class Passes:
@@ -103,10 +113,9 @@ class Passes:
 
     def _one_pass(self, layers: Layers, x: Tensor, mode: Mode) -> Pass:
         def read() -> tuple[list[list[Use]], tuple[Tensor, ...]]:
-            made = [slot.made() for slot in self._slots if mode.taps]
+            calls = [slot.made() for slot in self._slots if mode.taps]
             if not self._checked:
                 self._changed |= {slot.name for slot in self._slots if slot.changes}
-            calls = [[Use(c.inputs, [c.tap], c.lead, c.per) for c in of_slot if c is not None] for of_slot in made]
             return calls, tuple(slot.statistics() for slot in self._norms if mode.train)
 
         returned, out, (calls, statistics) = self._called(layers, x, mode, read)
@@ -250,12 +259,14 @@ class Passes:
         uses = [(slot, use) for slot, of_slot in zip(self._slots, among.calls, strict=True) for use in of_slot]
         every = [tap for _, use in uses for tap in use.taps]
         grads = iter(torch.autograd.grad(among.out[:, 1, 1].sum(), every, allow_unused=True))
-        taps = [_whole([(next(grads), tap) for tap in use.taps]) for _, use in uses]
-        used = {id(slot) for (slot, _), tap in zip(uses, taps, strict=True) if tap is not None}
+        of_uses = [(slot, use, [next(grads) for _ in use.taps]) for slot, use in uses]
+        used = {id(slot) for slot, _, parts in of_uses if any(g is not None for g in parts)}
         if unused := [slot.called for slot in self._slots if id(slot) not in used]:
             raise InputError(f"the output does not depend on {listed(unused)}; {LEAVE_OUT}")
-        if any(tap is not None and bool(tap[: -use.per].any()) for (_, use), tap in zip(uses, taps, strict=True)):
-            raise InputError(APART)
+        for _, use, parts in of_uses:
+            whole = torch.cat([torch.zeros_like(t) if g is None else g for g, t in zip(parts, use.taps, strict=True)])
+            if bool(whole[: -use.per].any()):
+                raise InputError(APART)
 
     def _check_equal(self, among: Tensor, alone: Tensor, out: Tensor) -> None:
         # On a GPU half of the digits may differ, as the order of summation depends on the shape.
@@ -284,13 +295,6 @@ class Passes:
                 self._layout = torch.contiguous_format
 
 
-def _whole(parts: Sequence[tuple[Tensor | None, Tensor]]) -> Tensor | None:
-    """Return a gradient from those of its parts, of which some may be None, or all."""
-    if all(gradient is None for gradient, _ in parts):
-        return None
-    return torch.cat([torch.zeros_like(tap) if gradient is None else gradient for gradient, tap in parts])
-
-
 def _layout(slot: Slot, two: torch.Size, four: torch.Size) -> Layout:
     """Return where a call has its examples, from the shapes of its inputs for two examples and for four."""
     axes = [axis for axis, (a, b) in enumerate(zip(two, four, strict=True)) if a != b]
@@ -300,3 +304,38 @@ def _layout(slot: Slot, two: torch.Size, four: torch.Size) -> Layout:
         shapes = f"inputs of {list(two)} for two examples and {list(four)} for four"
         raise InputError(f"{slot.called} received {shapes}; keep the examples on one axis")
     return Layout(axes[0], two[axes[0]] // 2)
+
+
+def joined(passes: Sequence[Pass], count: tuple[int, int, int]) -> Pass:
+    """Return one pass from those of so many replicas, samples and examples, 1 where a pass has all of them."""
+    replicas, members, examples = count
+    calls = []
+    for uses in zip(*(done.calls for done in passes), strict=True):  # of one layer
+        each = []
+        for same in zip(*uses, strict=True):
+            first: Use = same[0]
+            lead = (replicas, members if members > 1 else first.lead[1], first.lead[2] * examples)
+            inputs, taps = torch.cat([use.inputs for use in same]), [tap for use in same for tap in use.taps]
+            each.append(first._replace(inputs=inputs, taps=taps, lead=lead))
+        calls.append(each)
+    out, *statistics = (
+        torch.cat(parts).unflatten(0, count).movedim(2, 3).flatten(1, 2).flatten(2, 3)
+        for parts in zip(*((done.out, *done.statistics) for done in passes), strict=True)
+    )
+    return Pass(out, calls, tuple(statistics))
+
+
+def part_of(layer: Layer, replica: int, sample: int | None) -> Layer:
+    """Return a layer of one replica, and of one sample unless None; a callable layer has tensors [R, ...]."""
+    if isinstance(layer, Tensor):
+        one = layer[replica : replica + 1]
+        return one if sample is None or one.shape[1] == 1 else one[:, sample : sample + 1]
+    if sample is not None:
+        shared = "a module's own parameters must be point estimates that all samples share"
+        raise InputError(f"where weights differ between examples, {shared}")
+    own = {name: t[replica : replica + 1] for name, t in tensors_of(layer).items()}
+    if isinstance(layer, tuple):
+        return layer._replace(**own)
+    part = copy.copy(layer)
+    vars(part).update(own)
+    return part

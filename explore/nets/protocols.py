@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from explore.core.errors import InputError, listed, shown
+from explore.core.errors import InputError, check_range, listed, shown
 from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps
 
@@ -128,26 +128,19 @@ class Likelihood(Protocol):
     def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi: ...
 
 
-class Part(NamedTuple):
-    """The description of an optional method of a likelihood."""
-
-    arguments: str
-    users: str  # what needs it, for messages
-    classes: bool  # true: for classes; false: for real numbers
-
-
-PARTS: dict[str, Part] = {
+PARTS = {
     # The variance of a target around its mean, [R, S, 1 or B, M].
-    "variance": Part("noise, out", "standard deviations of predictions need", False),
+    "variance": ("noise, out", "standard deviations of predictions need"),
     # The probability that a target is at most y [R, 1 or S, B, M]: [R, S, B, M].
-    "cdf": Part("noise, out, y", "intervals and quantiles need", False),
+    "cdf": ("noise, out, y", "intervals and quantiles need"),
     # The smallest number whose cdf is at least a level between 0 and 1: [R, S, B, M].
-    "quantile": Part("noise, out, level", "intervals and quantiles need", False),
+    "quantile": ("noise, out, level", "intervals and quantiles need"),
     # The noise with its standard deviation multiplied by sqrt(factor), for factors [R]; the first M outputs are means.
-    "scaled_noise": Part("noise, factor", "calibration needs", False),
+    "scaled_noise": ("noise, factor", "calibration needs"),
     # The entropy of a class given weights and noise, in nats: [R, S, B].
-    "entropy": Part("noise, out", "the mutual information of classes needs", True),
+    "entropy": ("noise, out", "the mutual information of classes needs"),
 }
+"""The arguments of each optional method of a likelihood, and what needs it; all but `entropy` are for real numbers."""
 SCALINGS = ("affine", "none")
 METHODS = "mean init sample_noise expected log_prob score sample fisher_root kl update".split()
 
@@ -156,8 +149,8 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
     """Return the optional method `name` (see `PARTS`) of a likelihood; raise InputError if it is missing."""
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
-        call = f"{name}({PARTS[name].arguments})"
-        raise InputError(f"{type(likelihood).__name__} has no {call}, which {PARTS[name].users}; add the method")
+        arguments, users = PARTS[name]
+        raise InputError(f"{type(likelihood).__name__} has no {name}({arguments}), which {users}; add the method")
     return method
 
 
@@ -193,6 +186,18 @@ def is_gaussian(likelihood: Any) -> bool:
 def width(likelihood: Likelihood, outputs: int) -> int:
     """Return M, the number of targets or classes that a likelihood predicts from a net with this number of outputs."""
     return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]
+
+
+class Ranged:
+    """A base class for likelihoods whose settings have `ranges`. A subclass adds its own to those of its bases."""
+
+    ranges: ClassVar[dict[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        for cls in reversed(type(self).__mro__):
+            for name, interval in vars(cls).get("ranges", {}).items():
+                if (value := getattr(self, name)) is not getattr(cls, name):  # the default may be None
+                    check_range(f"likelihood.{name}", value, interval)
 
 
 class Parameterless:

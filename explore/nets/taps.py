@@ -1,6 +1,7 @@
 """The taps of all layers of a network, from the gradients of their pre-activations."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 from weakref import ref
 
@@ -8,9 +9,8 @@ import torch
 from torch import Tensor
 
 from explore.core.shapes import LayerTaps, Taps
-from explore.nets.parts import Use
 from explore.nets.slots import base
-from explore.nets.slots.base import WeightSlot, by_row
+from explore.nets.slots.base import Use, WeightSlot, by_row
 
 
 class Calls:
@@ -88,21 +88,15 @@ class Record:
         """Notice the backward pass to come, and `keep` its gradients, times `factor()`."""
         self._graph, self._kept, record = None, keep, ref(self)  # a hook that holds the record would never be freed
 
-        def listener(i: int) -> Callable[[Tensor], None]:
-            def hook(grad: Tensor) -> None:
-                if kept := record():
-                    kept._heard(i, factor, grad)
-
-            return hook
+        def heard(i: int, grad: Tensor) -> None:
+            if kept := record():
+                kept.heard = True
+                if kept._kept:
+                    grad, before = grad.detach() if factor is None else grad.detach() * factor(), kept.grads[i]
+                    kept.grads[i] = grad if before is None else before + grad
 
         for i, tap in enumerate(self.calls.taps):
-            tap.register_hook(listener(i))
-
-    def _heard(self, i: int, factor: Callable[[], float] | None, grad: Tensor) -> None:
-        self.heard = True
-        if self._kept:
-            grad, before = grad.detach() if factor is None else grad.detach() * factor(), self.grads[i]
-            self.grads[i] = grad if before is None else before + grad
+            tap.register_hook(partial(heard, i))
 
     def pullback(self, dout: Tensor) -> LayerTaps:
         """Return the taps of other gradients of the output, and keep them."""

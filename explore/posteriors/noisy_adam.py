@@ -45,7 +45,7 @@ class NoisyAdam(natural.NaturalPosterior):
     beta: float = 0.001  # averaging rate of f
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
     kl_clip: float | None = None  # limit on the change in predictions per step, see `steps.clipped`
-    trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `steps.step_limit`
+    trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `steps.clipped`
     fisher: steps.Fisher = "true"
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> NoisyAdamState:
@@ -69,8 +69,8 @@ class NoisyAdam(natural.NaturalPosterior):
         damping = gamma + self.extrinsic_damping
         direction = tuple(m / (f.sqrt() + over(damping, f)) for m, f in zip(corrected, squares, strict=True))
         image = tuple((f + over(damping, f)) * d for f, d in zip(squares, direction, strict=True))
-        limit = steps.step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(shared.n_data))
-        direction = steps.clipped(direction, image, self.lr, limit)
+        scale = self.kl_weight / float(shared.n_data)
+        direction = steps.clipped(direction, image, self.lr, self.kl_clip, self.trust_region, scale)
         mean = tuple(moved(mu, d, lr) for mu, d in zip(state.mean, direction, strict=True))
 
         return steps.end_update(self, forward, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)

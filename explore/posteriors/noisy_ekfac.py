@@ -25,10 +25,10 @@ from typing import ClassVar
 
 from explore.core.context import Turn
 from explore.core.linalg import over
-from explore.inference.structures.base import PerLayer, Statistics
+from explore.inference.structures.base import Diagonal, PerLayer, Statistics
 from explore.inference.structures.kronecker import EigenRule, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
-from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
+from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient
 from explore.inference.updates.natural import TABLE, NaturalState
 
 
@@ -61,12 +61,13 @@ class NoisyEKFAC(DampedNaturalGradient):
         turn = super().turn(step, progress)
         return turn._replace(kind=(turn.kind, due))
 
-    def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
+    def spectra(self, state: NaturalState) -> Iterator[tuple[Diagonal, Diagonal]]:
         gamma = self.gamma(state.common)
         for q in state.statistics:
             more = over(gamma, q.scale)
             exact = self._rule.restart(q).scale if self.reset_damped else q.scale  # r has the damping of its resets
-            yield Spectrum(q.inputs, q.outputs, exact + more, q.scale + more)
+            factor = Diagonal(exact + more, q.inputs, q.outputs)
+            yield factor, factor._replace(precision=q.scale + more)
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         if not self._restarts(int(state.common.step) + 1, progress):

@@ -19,10 +19,10 @@ from typing import Literal
 
 from explore.core.linalg import over
 from explore.inference.structures import kronecker
-from explore.inference.structures.base import PerLayer
+from explore.inference.structures.base import Diagonal, PerLayer
 from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
-from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient, Spectrum
+from explore.inference.updates.damped import AS_PAPER, DampedNaturalGradient
 from explore.inference.updates.natural import TABLE, NaturalState
 
 
@@ -37,13 +37,14 @@ class NoisyKFAC(DampedNaturalGradient):
     def structure(self) -> PerLayer:
         return KroneckerLayers(KroneckerRule(self.beta, self.damping, self.weight_sharing))
 
-    def spectra(self, state: NaturalState) -> Iterator[Spectrum]:
+    def spectra(self, state: NaturalState) -> Iterator[tuple[Diagonal, Diagonal]]:
         gamma = self.gamma(state.common)
         for moments in state.statistics:
             basis = kronecker.eigenbasis(moments)
             exact = basis.values + over(gamma, basis.values)
             damped = basis.raised(*kronecker.split_damping(moments, gamma)).values if self.damping == "split" else exact
-            yield Spectrum(basis.inputs, basis.outputs, exact, damped)
+            factor = Diagonal(exact, basis.inputs, basis.outputs)
+            yield factor, factor._replace(precision=damped)
 
     @property
     def decomposes(self) -> bool:

@@ -89,7 +89,7 @@ class SLANG(natural.NaturalPosterior):
             for v, p, m in zip(corrected, prior, state.mean, strict=True)
         )
         direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
-        direction = steps.clipped(direction, ascent, self.lr, steps.step_limit(None, self.trust_region, 1.0))
+        direction = steps.clipped(direction, ascent, self.lr, None, self.trust_region)
         mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
 
         return steps.end_update(self, forward, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)

@@ -103,16 +103,17 @@ def test_a_mixture_predicts_with_some_of_the_functions_of_each_member(fitted, pr
 def test_the_damped_spectrum_of_noisy_kfac_is_that_of_its_training_noise(fitted):
     posterior, state, _ = fitted("noisy-kfac", beta=0.1)
     gamma = posterior.gamma(state.common)
-    for spectrum, moments in zip(posterior.spectra(state), state.statistics, strict=True):
-        basis = torch.einsum("rij,rop->riojp", spectrum.inputs, spectrum.outputs).flatten(1, 2).flatten(2, 3)
+    for (free, noisy), moments in zip(posterior.spectra(state), state.statistics, strict=True):
+        assert free.inputs is noisy.inputs and free.outputs is noisy.outputs
+        basis = torch.einsum("rij,rop->riojp", free.inputs, free.outputs).flatten(1, 2).flatten(2, 3)
         raised = damped(moments, gamma)
         exact = torch.einsum("rij,rop->riojp", *moments).flatten(1, 2).flatten(2, 3)
         for values, expected in (
-            (spectrum.damped, torch.einsum("rij,rop->riojp", *raised).flatten(1, 2).flatten(2, 3)),
-            (spectrum.values, exact + gamma * torch.eye(exact.shape[1], dtype=exact.dtype)),
+            (noisy.precision, torch.einsum("rij,rop->riojp", *raised).flatten(1, 2).flatten(2, 3)),
+            (free.precision, exact + gamma * torch.eye(exact.shape[1], dtype=exact.dtype)),
         ):
             torch.testing.assert_close(basis @ torch.diag_embed(values.flatten(1)) @ basis.mT, expected)
-        assert (spectrum.damped > spectrum.values).all()
+        assert (noisy.precision > free.precision).all()
 
 
 @pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac", "vogn"])

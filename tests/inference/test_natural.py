@@ -336,8 +336,12 @@ def test_momentum_is_corrected_by_the_steps_of_each_replica():
 
 
 def test_decay_is_one_until_its_point():
-    assert [steps.decay(p, 0.5, 0.1) for p in (0.0, 0.499, 0.5, 1.0)] == [1.0, 1.0, 0.1, 0.1]
-    linear = [steps.decay(p, 0.2, 0.0, "linear") for p in (0.0, 0.2, 0.6, 0.9, 1.0)]
+    def decay(progress, at, factor, schedule="step"):
+        settings = {"lr_decay_at": at, "lr_decay": factor, "lr_schedule": schedule}
+        return method("noisy-kfac", NET, LIKELIHOOD, **settings).schedule(progress)
+
+    assert [decay(p, 0.5, 0.1) for p in (0.0, 0.499, 0.5, 1.0)] == [1.0, 1.0, 0.1, 0.1]
+    linear = [decay(p, 0.2, 0.0, "linear") for p in (0.0, 0.2, 0.6, 0.9, 1.0)]
     assert linear == pytest.approx([1, 1, 0.5, 0.125, 0], abs=1e-12)
-    assert steps.decay(0.6, 0.2, 0.5, "linear") == pytest.approx(0.75)
-    assert steps.decay(1.0, 1.0, 0.1, "linear") == steps.decay(1.0, 1.0, 0.1) == 1.0
+    assert decay(0.6, 0.2, 0.5, "linear") == pytest.approx(0.75)
+    assert decay(1.0, 1.0, 0.1, "linear") == decay(1.0, 1.0, 0.1) == 1.0

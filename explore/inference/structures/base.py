@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core.context import Number
-from explore.core.linalg import added, held, product, rows_times, triangle_times
+from explore.core.linalg import added, chunks, held, product, rows_times, triangle_times
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights
 from explore.execution import parallel
@@ -208,10 +208,8 @@ def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
 def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iterator[tuple[Tensor, ...]]:
     """Yield per-example gradients in chunks of b >= 1 examples, tuples of [R, S, b, I, O], within `budget` values."""
     r, s, n = taps[0].grads.shape[:3]
-    budget = budget or held(taps[0].grads)
-    size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
-    for start in range(0, n, size):
-        yield tuple(sample_gradients(t.part(slice(start, start + size))) for t in taps)
+    for part in chunks(n, r * s * sum(math.prod(t.shape) for t in taps), budget or held(taps[0].grads)):
+        yield tuple(sample_gradients(t.part(part)) for t in taps)
 
 
 def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
@@ -227,10 +225,9 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
 def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
     """Return `mean_squares` by (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without per-example gradients."""
     g, t = taps.grads, taps.grads.shape[3]
-    size = max(1, budget // (g.shape[0] * g.shape[1] * t * (t + 1) // 2 * max(taps.shape)))
     sums = []
-    for start in range(0, g.shape[2], size):
-        part = taps.part(slice(start, start + size))
+    for examples in chunks(g.shape[2], g.shape[0] * g.shape[1] * t * (t + 1) // 2 * max(taps.shape), budget):
+        part = taps.part(examples)
         a, b = _pairs(part.inputs, 1), _pairs(part.grads, 2)  # t, u and u, t are the same
         b = b.sum(1, keepdim=True) if a.shape[1] == 1 else b
         sums.append(product(a.flatten(1, 3).mT, b.flatten(1, 3)))
@@ -274,7 +271,6 @@ def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"
         return parallel.mean(product(a.mT, g) / g.shape[1])
     if g.shape[3] <= FEW:
         return parallel.mean(_squares_by_pairs(taps, budget or held(g)))
-    size = max(1, (budget or held(g)) // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
-    parts = (taps.part(slice(i, i + size)) for i in range(0, g.shape[2], size))
-    sums = [mean_square_gradients(part).sum(1) for part in parts]
+    parts = chunks(g.shape[2], g.shape[0] * g.shape[1] * math.prod(taps.shape), budget or held(g))
+    sums = [mean_square_gradients(taps.part(part)).sum(1) for part in parts]
     return parallel.mean(added(sums) / g.shape[2])

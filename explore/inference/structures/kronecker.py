@@ -154,7 +154,6 @@ class KroneckerRule:
         return parallel.mean(KroneckerMoments(inputs, outputs))
 
     def factor(self, moments: KroneckerMoments, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]:
-        """Factorise A (x) S + damping; also return for which replicas this succeeded."""
         if self.damping == "exact":
             basis = eigenbasis(moments)
             return Diagonal(basis.values + over(damping, basis.values), basis.inputs, basis.outputs), basis.ok

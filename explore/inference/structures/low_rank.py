@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.core.linalg import basis, eigh, held, identity, inverse_triangle
+from explore.core.linalg import basis, chunks, eigh, held, identity, inverse_triangle
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, flatten, unflatten
 from explore.execution import parallel
@@ -86,9 +86,8 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
         repeat = s // inputs.shape[1]
         yield torch.bmm(a, a.mT).repeat(1, repeat, repeat) * torch.bmm(g, g.mT)
         return
-    size = max(1, held(inputs) // (r * s * b * inputs.shape[4]))
-    for start in range(0, o, size):
-        x = torch.einsum("rsbti,rsbto->rsbio", inputs, t.grads[..., start : start + size])
+    for part in chunks(o, r * s * b * inputs.shape[4], held(inputs)):
+        x = torch.einsum("rsbti,rsbto->rsbio", inputs, t.grads[..., part])
         x = x.flatten(1, 2).flatten(2)
         yield torch.bmm(x, x.mT)
 
@@ -102,9 +101,8 @@ def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple
 def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield inputs and gradients of b examples each; a tensor [R, S, b, T, vectors, O] must fit the limit `held`."""
     r, s, b, positions, o = t.grads.shape
-    size = max(1, held(t.grads) // (r * s * positions * o * vectors))
-    for start in range(0, b, size):
-        part = t.part(slice(start, start + size))
+    for examples in chunks(b, r * s * positions * o * vectors, held(t.grads)):
+        part = t.part(examples)
         yield part.inputs, part.grads
 
 
@@ -173,7 +171,9 @@ class LowRankFactor(NamedTuple):
 
     def _half(self) -> _Half:
         low, scale = self._low()
-        return _Half(low, _shrinkage(_gram(low)).to(low[0]), scale)
+        values, vectors, _ = eigh(_gram(low))
+        t = (1 + values.clamp_min(0)).sqrt()
+        return _Half(low, ((vectors / (t * t + t).unsqueeze(1)) @ vectors.mT).to(low[0]), scale)
 
     def _low(self) -> tuple[Vectors, Vectors]:
         """Return V = d^-1/2 U, and d^-1/2."""
@@ -192,15 +192,11 @@ def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
     return inner(v, v)
 
 
-def _shrinkage(m: Float[Tensor, "R L L"]) -> Float[Tensor, "R L L"]:
-    """Return f(m) for the function f(l) = 1 / (1 + l + (1 + l)^1/2) of a matrix."""
-    values, vectors, _ = eigh(m)
-    t = (1 + values.clamp_min(0)).sqrt()
-    return (vectors / (t * t + t).unsqueeze(1)) @ vectors.mT
-
-
 class _Half(NamedTuple):
-    """The root H = d^-1/2 (I - V K V^T), H H^T = (U U^T + diag(d))^-1; V = d^-1/2 U, K = f(V^T V), f: `_shrinkage`."""
+    """The root H = d^-1/2 (I - V K V^T), with H H^T = (U U^T + diag(d))^-1.
+
+    V = d^-1/2 U and K = f(V^T V), with the function f(l) = 1 / (1 + l + (1 + l)^1/2) of a matrix.
+    """
 
     low: Vectors  # V
     k: Float[Tensor, "R L L"]  # K, symmetric

@@ -67,23 +67,16 @@ NormPolicy = Literal["frozen", "adam"]
 """Batch-norm scales and shifts: "frozen" at 1 and 0, or trained by "adam" on the likelihood alone."""
 
 
-class NormState(NamedTuple):
-    """The state of a network's batch-norm layers; empty for a network without batch norm."""
-
-    values: tuple[Float[Tensor, "R _M 4 _C"], ...]  # scale, shift, running mean, variance; M = members or 1
-    moving: Moving  # Adam's state for scale and shift, if they are trained
-
-
-class PointsState(NamedTuple):
-    """The parameters of a network that are trained as point estimates, by Adam on the likelihood alone."""
+class Trained(NamedTuple):
+    """Parameters beside the weights, for each of M members or one for all, and Adam's state for those it trains."""
 
     values: tuple[Float[Tensor, "R _M ..."], ...] = ()
     moving: Moving = Moving((), ())
 
 
 def advance_norms(
-    norms: NormState, net: Network, taps: tuple[NormTaps, ...], count: tuple[int, int], lr: float, step: Tensor
-) -> NormState:
+    norms: Trained, net: Network, taps: tuple[NormTaps, ...], count: tuple[int, int], lr: float, step: Tensor
+) -> Trained:
     """Update running statistics, scales and shifts of batch-norm layers from the taps of a training pass.
 
     `count` is (number of samples, number of examples), `step` the number of this step for each replica, [R].
@@ -95,21 +88,21 @@ def advance_norms(
         values.append(torch.cat([v[:, :, :2], torch.lerp(v[:, :, 2:], statistics, norm.momentum)], 2))
         gradients.append(-gradient * norm.affine)  # zero for layers without scale and shift
     if not norms.moving.first:
-        return NormState(tuple(values), norms.moving)
+        return Trained(tuple(values), norms.moving)
     points = tuple(v[:, :, :2] for v in values)
     points, moving = descend(points, tuple(gradients), norms.moving, rates(lr, step.double()))
-    return NormState(tuple(torch.cat([p, v[:, :, 2:]], 2) for p, v in zip(points, values, strict=True)), moving)
+    return Trained(tuple(torch.cat([p, v[:, :, 2:]], 2) for p, v in zip(points, values, strict=True)), moving)
 
 
 def advance_points(
-    points: PointsState, grads: tuple[Tensor, ...], count: tuple[int, int], lr: float, step: Tensor
-) -> PointsState:
+    points: Trained, grads: tuple[Tensor, ...], count: tuple[int, int], lr: float, step: Tensor
+) -> Trained:
     """Take one step of Adam on the point estimates; the arguments are those of `advance_norms`."""
     if not points.values:
         return points
     descents = tuple(-_mean_gradient(v, g, count) for v, g in zip(points.values, grads, strict=True))
     size = rates(lr, step.double())
-    return PointsState(*descend(points.values, parallel.mean(descents), points.moving, size))
+    return Trained(*descend(points.values, parallel.mean(descents), points.moving, size))
 
 
 def _mean_gradient(values: Tensor, grads: Tensor, count: tuple[int, int]) -> Tensor:

@@ -56,7 +56,10 @@ class NaturalPosterior(GaussianPosterior):
 
     def schedule(self, progress: float) -> float:
         """Return the factor on the learning rate at `progress`, the completed fraction of training."""
-        return steps.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        at = self.lr_decay_at
+        if progress < at or at == 1:
+            return 1.0
+        return self.lr_decay if self.lr_schedule == "step" else 1 - (1 - self.lr_decay) * (progress - at) / (1 - at)
 
     def training_density(self, state: State) -> Density:
         """Return the Gaussian from which updates draw weights; it may be narrower than `gaussian`."""
@@ -111,7 +114,7 @@ class NaturalGradient(NaturalPosterior):
     statistics_interval: int = 1  # steps between updates of the Fisher matrix
     factor_interval: int = 1  # T_inv: steps between factorisations
     kl_clip: float | None = None  # limit on the change in predictions per step, before alpha decays, see `clipped`
-    trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `step_limit`
+    trust_region: float | None = None  # limit on the change in q per step: a KL in nats, see `clipped`
     noisy_trust: float = 1.0  # factor on `trust_region` once gradients are at weight samples
     fisher: Fisher = "true"
 
@@ -149,8 +152,8 @@ class NaturalGradient(NaturalPosterior):
         trust = self.trust_region
         if trust is not None and self.is_noisy(state, progress):
             trust = self.noisy_trust * trust
-        limit = steps.step_limit(self.kl_clip, trust, self.kl_weight / float(state.common.n_data))
-        direction = steps.clipped(direction, corrected, self.lr, limit)
+        scale = self.kl_weight / float(state.common.n_data)
+        direction = steps.clipped(direction, corrected, self.lr, self.kl_clip, trust, scale)
         mean = tuple(moved(m, d, lr) for m, d in zip(state.mean, direction, strict=True))
 
         new = NaturalState(common, mean, average, statistics, state.damping, sampling, step_factor)

@@ -60,7 +60,6 @@ class Local:
         return mean + product(flipped.flatten(0, 1), weights.flatten(0, 2)) * out.unsqueeze(3)
 
     def _drawn(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Draw pre-activations with this mean and variance."""
         # Without a bias, all-zero inputs give zero variance, where the square root has no finite gradient.
         noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
         return mean + variance.clamp_min(1e-20).sqrt() * noise

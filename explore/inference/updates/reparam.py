@@ -155,11 +155,6 @@ class Reparameterised(GaussianPosterior):
         """The `Form` of each layer."""
 
     @property
-    def by_weights(self) -> bool:
-        """Whether coordinates are drawn per sample: also by "auto", where a module runs for one sample at a time."""
-        return self.reparameterisation == "weights" or (self.reparameterisation == "auto" and self.net.apart)
-
-    @property
     def over_weights(self) -> bool:
         return all(isinstance(form, Factorised) for form in self.forms)
 
@@ -186,7 +181,8 @@ class Reparameterised(GaussianPosterior):
             differentiable = _with(state, free)
             lead: tuple[int, ...] = (batch.x.shape[0], self.samples)
             z = None
-            if self.by_weights:
+            # "auto" draws per sample where a module runs for one sample at a time.
+            if self.reparameterisation == "weights" or (self.reparameterisation == "auto" and self.net.apart):
                 z = self.sample_coordinates(differentiable, self.samples, parallel.apart(rng, step, 1))
             lead = lead if z else (*lead, batch.x.shape[1])
             built, excess = self._build(differentiable, lead, parallel.apart(rng, step, 2), z)

@@ -153,25 +153,22 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
     return Taps(inputs, grads, second_moment=same.second_moment, mean_inputs=same.mean_inputs)
 
 
-def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> Means:
-    """Scale a direction d such that lr^2 d^T F d <= limit (None: no limit); `image` is F d.
+def clipped(
+    direction: Means, image: Means, lr: float, kl_clip: float | None, trust_region: float | None = None,
+    scale: float = 1.0,
+) -> Means:  # fmt: skip
+    """Scale a direction d such that lr^2 d^T F d is at most `kl_clip` and 2 scale `trust_region`; `image` is F d.
 
-    This is K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
-    approximations, 2017, Section 5). To second order, lr^2 d^T F d is twice the KL per example between predictions
-    before and after the step.
+    None: no limit. The first one is K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization
+    using Kronecker-factored approximations, 2017, Section 5). To second order, lr^2 d^T F d is twice the KL per example
+    between predictions before and after the step. The KL of a step in q is lr^2 d^T (F + gamma) d / (2 scale).
     """
+    limits = [kl_clip, None if trust_region is None else 2 * scale * trust_region]
+    limit = min((limit for limit in limits if limit is not None), default=None)
     if limit is None:
         return direction
-    scale = (limit / (lr**2 * dot(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
-    return tuple(scale * d for d in direction)
-
-
-def step_limit(kl_clip: float | None, trust_region: float | None, scale: float) -> float | None:
-    """Return the `limit` for `clipped` that satisfies both `kl_clip` (on predictions) and `trust_region` (on q)."""
-    if trust_region is None:
-        return kl_clip
-    limit = 2 * scale * trust_region  # the KL of a step in q is lr^2 d^T (F + gamma) d / (2 scale)
-    return limit if kl_clip is None else min(limit, kl_clip)
+    factor = (limit / (lr**2 * dot(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
+    return tuple(factor * d for d in direction)
 
 
 def adapt(
@@ -196,13 +193,6 @@ def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
     correction = over(correction, new[0])
     return new, tuple(x / correction for x in new)
-
-
-def decay(progress: float, at: float, factor: float, schedule: Schedule = "step") -> float:
-    """Return the multiplier of a rate: 1 until `at`, then `factor`, or a "linear" decay to `factor` at progress 1."""
-    if progress < at or at == 1:
-        return 1.0
-    return factor if schedule == "step" else 1 - (1 - factor) * (progress - at) / (1 - at)
 
 
 def power_decay(step: int, power: float) -> float:

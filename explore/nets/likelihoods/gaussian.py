@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.core.errors import InputError, check_range
+from explore.core.errors import InputError
 from explore.core.linalg import over
 from explore.core.rng import Rng
+from explore.nets.protocols import Ranged
 
 
 class Gamma(NamedTuple):
@@ -24,7 +25,7 @@ class Gamma(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Ranged):
     """Gaussian likelihood with independent noise of unknown precision tau for each output, on standardised targets.
 
     q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda)
@@ -38,17 +39,11 @@ class Gaussian:
     prior_rate: float = 6.0  # b0
     rate: float = 0.01  # averaging rate of (a, b)
 
+    ranges = {"noise_std": "(0, inf)", "prior_shape": "[1, inf)", "prior_rate": "(0, inf)", "rate": "(0, 1]"}
     discrete: ClassVar[bool] = False
     scaling: ClassVar[str] = "affine"
     outputs_per_target: ClassVar[int] = 1
     gaussian: ClassVar[bool] = True  # whether targets are Gaussian given the output and tau
-
-    def __post_init__(self) -> None:
-        if self.noise_std is not None:
-            check_range("likelihood.noise_std", self.noise_std, "(0, inf)")
-        check_range("likelihood.prior_shape", self.prior_shape, "[1, inf)")
-        check_range("likelihood.prior_rate", self.prior_rate, "(0, inf)")
-        check_range("likelihood.rate", self.rate, "(0, 1]")
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
         return out

@@ -38,13 +38,11 @@ class Heteroscedastic(Gaussian):
     limit: float = 3.0  # L: bound on the log deviation relative to the common level
     resolution: tuple[float, ...] = ()  # r: distance between possible values of each target; (): targets are exact
 
+    ranges = {"beta": "[0, 1]", "spread": "(0, inf)", "limit": "(0, 20]"}
     outputs_per_target: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("likelihood.beta", self.beta, "[0, 1]")
-        check_range("likelihood.spread", self.spread, "(0, inf)")
-        check_range("likelihood.limit", self.limit, "(0, 20]")
         for resolution in self.resolution:
             check_range("likelihood.resolution", resolution, "[0, 10]")
 
@@ -72,8 +70,7 @@ class Heteroscedastic(Gaussian):
         return noise.unsqueeze(2) * (-2 * self.log_deviation(out)).exp()
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        residual, s = residual_of(y, self.mean(out)), self.log_deviation(out)
-        precision = noise.unsqueeze(2) * (-2 * s).exp()
+        residual, precision = residual_of(y, self.mean(out)), self.precision(noise, out)
         excess = precision * self._over_cells(residual.square()) - 1
         raw = out[..., out.shape[-1] // 2 :]
         return torch.cat([precision * residual, self.spread * excess.masked_fill(raw.abs() > self._most, 0)], -1)

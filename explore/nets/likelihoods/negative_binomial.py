@@ -22,7 +22,6 @@ from jaxtyping import Float
 from scipy import special, stats
 from torch import Tensor
 
-from explore.core.errors import check_range
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.nets.likelihoods.gaussian import residual_of
@@ -41,13 +40,9 @@ class NegativeBinomial(Poisson):
     prior_spread: float = 2.0  # s
     rate: float = 0.01  # fraction of a full step for each batch
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("dispersion", "prior_dispersion"):
-            if getattr(self, name) is not None:
-                check_range(f"likelihood.{name}", getattr(self, name), "[0.001, 1000]")
-        check_range("likelihood.prior_spread", self.prior_spread, "(0, inf)")
-        check_range("likelihood.rate", self.rate, "(0, 1]")
+    ranges = dict.fromkeys(("dispersion", "prior_dispersion"), "[0.001, 1000]") | {
+        "prior_spread": "(0, inf)", "rate": "(0, 1]"
+    }  # fmt: skip
 
     def variance(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S B M"]:
         return self.mean(out) * (1 + self._excess(noise, out))

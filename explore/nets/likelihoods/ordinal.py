@@ -25,18 +25,18 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.core.errors import InputError, check_range
+from explore.core.errors import InputError
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.nets.likelihoods.categorical import Categorical
-from explore.nets.protocols import Noise
+from explore.nets.protocols import Noise, Ranged
 
 GAP = 1e-3  # smallest distance of cut points
 LONGEST = 0.5  # step of a cut point
 
 
 @dataclass(frozen=True)
-class Ordinal:
+class Ordinal(Ranged):
     """Ordinal likelihood for the classes 0 to `classes` - 1; y is [R, 1 or S, B] int64. Noise is theta, [R, S, C - 1].
 
     `mean` takes the prior's cut points, and that of `given(noise)` those in `noise`.
@@ -49,11 +49,10 @@ class Ordinal:
 
     discrete: ClassVar[bool] = True
     scaling: ClassVar[str] = "none"
+    ranges = {"classes": "[2, 1000]", "prior_spread": "(0, inf)", "rate": "(0, 1]"}
 
     def __post_init__(self) -> None:
-        check_range("likelihood.classes", self.classes, "[2, 1000]")
-        check_range("likelihood.prior_spread", self.prior_spread, "(0, inf)")
-        check_range("likelihood.rate", self.rate, "(0, 1]")
+        super().__post_init__()
         if self.cuts and (len(self.cuts) != self.classes - 1 or list(self.cuts) != sorted(set(self.cuts))):
             raise InputError(f"likelihood.cuts is {self.cuts}; it must be {self.classes - 1} ascending numbers")
 
@@ -62,7 +61,6 @@ class Ordinal:
         return self.cuts or tuple(math.log(c / (self.classes - c)) for c in range(1, self.classes))
 
     def given(self, noise: Noise) -> Any:
-        """Return a likelihood whose `mean` takes these cut points."""
         return Given(**vars(self), noise=noise)
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B C"]:

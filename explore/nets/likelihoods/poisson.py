@@ -14,10 +14,10 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from explore.core.errors import InputError, check_range
+from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.nets.likelihoods.gaussian import residual_of
-from explore.nets.protocols import Noise, Parameterless
+from explore.nets.protocols import Noise, Parameterless, Ranged
 
 HALVINGS = 60  # of an interval that contains a quantile
 LARGE = 1e6  # rate up to which scipy finds quantiles
@@ -25,19 +25,16 @@ TINY = 1e-12  # the smallest probability of a tail at which there are quantiles
 
 
 @dataclass(frozen=True)
-class Poisson(Parameterless):
+class Poisson(Parameterless, Ranged):
     """Poisson likelihood for counts [R, 1 or S, B, O]: whole numbers from 0, which are not standardised."""
 
     limit: float = 15.0  # L: logarithm of the rate beyond which rates grow linearly with the output
 
     discrete: ClassVar[bool] = False
     scaling: ClassVar[str] = "none"
-
-    def __post_init__(self) -> None:
-        check_range("likelihood.limit", self.limit, "(0, 50]")
+    ranges = {"limit": "(0, 50]"}
 
     def check_targets(self, y: Tensor) -> None:
-        """Raise InputError for targets that are not counts."""
         if bool(((y < 0) | (y != y.floor())).any()):
             raise InputError(f"{type(self).__name__} needs counts: targets must be whole numbers from 0")
 

@@ -21,7 +21,6 @@ from jaxtyping import Float
 from scipy import special
 from torch import Tensor
 
-from explore.core.errors import check_range
 from explore.core.rng import Rng
 from explore.nets.likelihoods.gaussian import Gamma, Gaussian, residual_of
 
@@ -35,11 +34,8 @@ class StudentT(Gaussian):
 
     freedom: float = 4.0  # nu; above 2, so that the variance is finite
 
+    ranges = {"freedom": "(2, inf)"}
     gaussian: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("likelihood.freedom", self.freedom, "(2, inf)")
 
     def variance(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S _B M"]:
         return super().variance(noise, out) * (self.freedom / (self.freedom - 2))

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explore.core.errors import InputError
@@ -28,11 +27,11 @@ class Layout(NamedTuple):
     per: int = 1  # neighbouring rows on this axis that belong to one example
 
 
-class Call(NamedTuple):
-    """The record of one call of a weight layer, for the taps."""
+class Use(NamedTuple):
+    """One call of a weight layer in a pass, for the taps."""
 
     inputs: Tensor  # with the examples on the first axis
-    tap: Tensor  # the pre-activation, for which gradients are taken
+    taps: Sequence[Tensor]  # whose concatenation is the pre-activation, for which gradients are taken
     lead: Lead  # of the inputs; S = 1 if samples share them
     per: int  # rows per example, which B includes
     out: Tensor  # what the module gets, the pre-activation or a copy
@@ -80,6 +79,10 @@ class Slot(nn.Module, ABC):
         if name in ("running_mean", "running_var", "num_batches_tracked"):
             raise InputError(f"{self.called}: forward() reads its {name}; call the layer instead")
         return super().__getattr__(name)  # an AttributeError, which torch and hasattr rely on
+
+    def named(self, key: str) -> str:
+        """Return the name in the network of a parameter or buffer of the layer."""
+        return f"{self.name}.{key}" if self.name else key
 
     def extra_repr(self) -> str:
         return ""  # the method of the layer's class would read the bias
@@ -142,8 +145,10 @@ class Slot(nn.Module, ABC):
             values = values.expand(r, s, *values.shape[2:])
         return a, values
 
-    @abstractmethod
-    def misfit(self, shape: torch.Size) -> str: ...  # return "", or the required shape if this one is wrong
+    def misfit(self, shape: torch.Size) -> str:
+        """Return the required shape of an example if `shape` is wrong, else ""."""
+        return ""
+
     @abstractmethod
     def _computed(self, a: Tensor, per: int) -> Tensor: ...  # return the output, with the samples in its first axis
 
@@ -207,12 +212,12 @@ class WeightSlot(Slot):
         tap = h if h.requires_grad else h.detach().requires_grad_()
         # ReLU(inplace=True), or x += y, would change the tap. A view, since hooks on modules may not support leaves.
         out = tap.clone() if self.copies else tap.view_as(tap)
-        self.calls.append(Call(a, tap, self._lead_in, per, out, (a._version, out._version)))
+        self.calls.append(Use(a, [tap], self._lead_in, per, out, (a._version, out._version)))
         return out
 
-    def made(self) -> list[Call | None]:
-        calls: list[Call | None] = super().made()
-        changed = [call.inputs._version != call.versions[0] for call in calls if call is not None]
+    def made(self) -> list[Use]:
+        calls = [call for call in super().made() if call is not None]
+        changed = [call.inputs._version != call.versions[0] for call in calls]
         if any(changed) or (self.changes and not self.copies):  # gradients would meet the wrong values
             what = "input" if any(changed) else "output"
             raise InputError(f"the {what} of {self.called} is modified in place afterwards; write x = x + y")
@@ -233,9 +238,11 @@ class WeightSlot(Slot):
     @abstractmethod
     def examples(self, a: Tensor, lead: Lead) -> Tensor: ...  # unfold the layer's input to [R, S or 1, B, T, I]
     @abstractmethod
-    def positions(self, g: Tensor, lead: Lead) -> Tensor: ...  # unfold a pre-activation's gradient to [R, S, B, T, O]
-    @abstractmethod
     def fold(self, h: Tensor, a: Tensor) -> Tensor: ...  # fold a pre-activation [R, S, B, T, O] for the module
+
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """Unfold gradients of pre-activations: [(R S B), ..., O] -> [R, S, B, T, O]."""
+        return g.reshape(*lead, -1, g.shape[-1])
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
         """Return a function that maps the pre-activation's gradients [R, S, B, T, O] to the `Taps`, for inputs `a`."""
@@ -244,9 +251,6 @@ class WeightSlot(Slot):
     def apply_callable(self, a: Tensor, per: int) -> Tensor:
         h = self._values(by_example(self.examples(a, self._lead_in), per))
         return self.fold(h.unflatten(3, (per, -1)).flatten(2, 3) if per > 1 else h, a)
-
-    def _with_one(self, a: Tensor) -> Tensor:
-        return F.pad(a, (0, 1), value=1.0) if self.has_bias else a
 
 
 def by_example(a: Tensor, per: int) -> Tensor:

@@ -37,14 +37,10 @@ class ConvSlot(WeightSlot):
         symmetric = all(before == after >= 0 for before, after in self.around)
         self.native = symmetric and layer.padding_mode == "zeros"  # whether a convolution pads by itself
         self.pad: Sizes = tuple(before if self.native else 0 for before, _ in self.around)
-        self.group = layer.in_channels // layer.groups * math.prod(self.kernel) + (layer.bias is not None)
         self.one = layer.bias is not None
         self.has_bias = self.one and layer.groups == 1
-        self.inputs, self.outputs, self.fan_in = (
-            layer.groups * self.group,
-            layer.out_channels // layer.groups,
-            self.group,
-        )
+        self.fan_in = layer.in_channels // layer.groups * math.prod(self.kernel) + self.one
+        self.inputs, self.outputs = layer.groups * self.fan_in, layer.out_channels // layer.groups
 
     def _sizes(self, sizes: Sizes, one: int) -> Sizes:
         return (one, *sizes) if self.flat else tuple(sizes)
@@ -87,13 +83,11 @@ class ConvSlot(WeightSlot):
 
     def prepare(self, a: Tensor) -> Tensor:
         """Return the images on which the convolution itself acts, with the padding that it has no setting for."""
-        a = a.unsqueeze(2) if self.flat else a
-        if self.native:
-            return a
-        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-        used = self.around[1:] if self.flat else self.around
-        pads = [n for pair in reversed(used) for n in pair]
-        return F.pad(a.squeeze(2) if self.flat else a, pads, mode).unsqueeze(2) if self.flat else F.pad(a, pads, mode)
+        if not self.native:
+            used = self.around[1:] if self.flat else self.around
+            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+            a = F.pad(a, [n for pair in reversed(used) for n in pair], mode)
+        return a.unsqueeze(2) if self.flat else a
 
     def apply_matrix(self, a: Tensor) -> Tensor:
         """Convolve with one group per replica and sample of the inputs: [(R S B), C, ...] -> [(R S B), O, ...]."""
@@ -176,9 +170,9 @@ class ConvSlot(WeightSlot):
         if not self.one:  # always a copy, not a view: callers may modify it in place
             return windows.clone(memory_format=torch.contiguous_format).view(self.inputs, count, -1)
         if a.requires_grad and torch.is_grad_enabled():
-            each = windows.reshape(self.groups, self.group - 1, count, -1)
+            each = windows.reshape(self.groups, self.fan_in - 1, count, -1)
             return F.pad(each, (0, 0, 0, 0, 0, 1), value=1.0).flatten(0, 1)
-        patches = a.new_empty(self.groups, self.group, count, math.prod(sides))
+        patches = a.new_empty(self.groups, self.fan_in, count, math.prod(sides))
         patches[:, :-1].view(self.groups, channels // self.groups, *windows.shape[1:]).copy_(
             windows.unflatten(0, (self.groups, -1))
         )
@@ -220,7 +214,8 @@ class ConvSlot(WeightSlot):
         for axis in reversed(range(len(sides))):  # kernel places replace this image axis
             windows = a.unfold(axis + 2, self.step[axis] * (sides[axis] - 1) + 1, self.spread[axis])
             a = windows.narrow(axis + 2, 0, self.kernel[axis])[..., :: self.step[axis]].sum(-1)
-        return self._with_one(a.flatten(1) / math.prod(sides)).unflatten(0, lead)
+        mean = a.flatten(1) / math.prod(sides)
+        return (F.pad(mean, (0, 1), value=1.0) if self.has_bias else mean).unflatten(0, lead)
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
         """Return the sum of (patch of `a`) g^T over B and T (without `each`, also over S), [R, S or 1, I, O]."""
@@ -283,7 +278,7 @@ class Patches(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         slot, height_width = ctx.slot, ctx.shape[-2:]
-        patches = grad.unflatten(0, (slot.groups, -1))[:, : slot.group - slot.one].flatten(0, 1).transpose(0, 1)
+        patches = grad.unflatten(0, (slot.groups, -1))[:, : slot.fan_in - slot.one].flatten(0, 1).transpose(0, 1)
         return F.fold(patches, height_width, slot.kernel, slot.spread, slot.pad, slot.step), None
 
 

@@ -1,6 +1,6 @@
 """The slots for layers that normalise their inputs; their scales and shifts are point estimates."""
 
-from abc import abstractmethod
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,53 +67,23 @@ class AffineSlot(Slot):
     def __init__(self, layer: nn.Module, name: str):
         super().__init__(layer, name)
         self.keys = tuple(key for key, t in layer._parameters.items() if t is not None)
-
-    def misfit(self, shape: torch.Size) -> str:
-        return ""
+        self._bare = copy.copy(layer)  # without scale and shift
+        self._bare._parameters = dict.fromkeys(layer._parameters)
+        self._by_channel = isinstance(layer, nn.GroupNorm)
 
     def _computed(self, a: Tensor, per: int) -> Tensor:
         self.calls.extend([] if self._mode.probe else [None])
         return self.applied(a, {key: v.unsqueeze(2) for key, v in zip(self.keys, self._values, strict=True)})
 
     def applied(self, a: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Return the output for parameters [R, S, B or 1, ...]."""
+        """Return the output for parameters [R, S, B or 1, ...], of channels or of the last features."""
         h = None
         for key, values in parameters.items():
             a, v = self.with_samples(a, values)
             if h is None:
-                h = self.normalised(a).unflatten(0, (len(v), -1, self._lead_in[2]))
-            v = self.aligned(v, h.dim())
+                h = self._bare.forward(a).unflatten(0, (len(v), -1, self._lead_in[2]))
+            ones = [1] * (h.dim() - v.dim())
+            v = v.view(*v.shape, *ones) if self._by_channel else v.view(*v.shape[:3], *ones, *v.shape[3:])
             h = h * v if key == "weight" else h + v
         assert h is not None
         return h.flatten(0, 2)
-
-    @abstractmethod
-    def normalised(self, a: Tensor) -> Tensor: ...  # the layer's output without scale and shift
-
-    def aligned(self, v: Tensor, axes: int) -> Tensor:
-        """Add axes to parameters [R, S, 1, ...] for this number of axes; here they belong to the last features."""
-        return v.view(*v.shape[:3], *[1] * (axes - v.dim()), *v.shape[3:])
-
-
-class LayerNormSlot(AffineSlot, nn.LayerNorm):
-    """A slot for a LayerNorm layer."""
-
-    def normalised(self, a: Tensor) -> Tensor:
-        return F.layer_norm(a, self.normalized_shape, None, None, self.eps)
-
-
-class RMSNormSlot(AffineSlot, nn.RMSNorm):
-    """A slot for a RMSNorm layer."""
-
-    def normalised(self, a: Tensor) -> Tensor:
-        return F.rms_norm(a, list(self.normalized_shape), None, self.eps)
-
-
-class GroupNormSlot(AffineSlot, nn.GroupNorm):
-    """A slot for a GroupNorm layer."""
-
-    def normalised(self, a: Tensor) -> Tensor:
-        return F.group_norm(a, self.num_groups, None, None, self.eps)
-
-    def aligned(self, v: Tensor, axes: int) -> Tensor:
-        return v.view(*v.shape, *[1] * (axes - v.dim()))

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -24,6 +24,8 @@ __all__ = ["Choice", "Needs", "View", "best", "greedy"]
 
 Carry = TypeVar("Carry")
 Rule = TypeVar("Rule")
+Mask = Bool[Tensor, "R C"]
+Scores = Float[Tensor, "R C"]
 
 SHARES = 4  # of the candidates for each job, so that fast workers take more of them
 CACHED = 2**26  # outputs for images are cached up to this many numbers: 256 MiB in single precision
@@ -44,13 +46,14 @@ class View:
     state: State  # the posterior's state for these replicas
     labelled: Batch  # x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order of labelling
     candidates: Inputs  # [R, C, ...], standardised on demand; `each` iterates over them
-    mask: Bool[Tensor, "R C"]  # true for candidates; false for padding in replicas with fewer candidates than others
+    mask: Mask  # true for candidates; false for padding in replicas with fewer candidates than others
     sample: Callable[[], Predictor]  # draws nets for these replicas; called at most once, and only if a rule predicts
     uniform: Float[Tensor, "R C"]  # uniform in [0, 1), drawn for all points of the pool, not only for candidates
     rng: Rng  # a random stream for the rule
     pending: Tensor | None = None  # [R, p, ...] points suggested but not labelled yet; they are no candidates
     targets: Tensor | None = None  # [R, T, ...] target inputs; None: the candidates
     cost: Float[Tensor, "R C"] | None = None  # positive label cost of each candidate; None: all cost the same
+    _cache: list[tuple[slice, Tensor]] = field(default_factory=list, init=False, compare=False)  # of `_each`
 
     @property
     def likelihood(self) -> Likelihood:
@@ -119,10 +122,6 @@ class View:
                 cache.append((part, place))
             yield part, out
         self._cache.extend(cache)
-
-    @cached_property
-    def _cache(self) -> list[tuple[slice, Tensor]]:
-        return []
 
     def outputs(self, indices: Int[Tensor, "R k"]) -> Float[Tensor, "R S k O"]:
         """Return the outputs for some of the candidates; the same S nets are used for all."""
@@ -206,13 +205,7 @@ def name_of(rule: Acquisition) -> str:
     return f"{name}({', '.join(f'{f.name}={getattr(rule, f.name)!r}' for f in settings)})" if settings else name
 
 
-def best(
-    scores: Float[Tensor, "R C"],
-    mask: Bool[Tensor, "R C"],
-    k: int,
-    behind: Bool[Tensor, "R C"] | None = None,
-    cost: Float[Tensor, "R C"] | None = None,
-) -> Choice:
+def best(scores: Scores, mask: Mask, k: int, behind: Mask | None = None, cost: Scores | None = None) -> Choice:
     """Choose the k points with the highest scores, or scores per cost, among those in `mask`.
 
     Points with non-finite scores rank below those with finite ones, and points in `behind` below both.
@@ -227,13 +220,13 @@ def best(
 
 
 def greedy(
-    mask: Bool[Tensor, "R C"],
+    mask: Mask,
     k: int,
     start: Carry,
-    scores: Callable[[Carry], Float[Tensor, "R C"]],
+    scores: Callable[[Carry], Scores],
     update: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
-    behind: Callable[[Carry], Bool[Tensor, "R C"]] | None = None,
-    cost: Float[Tensor, "R C"] | None = None,
+    behind: Callable[[Carry], Mask] | None = None,
+    cost: Scores | None = None,
 ) -> Choice:
     """Choose k points one after another, each the best given the points chosen before.
 
@@ -262,7 +255,7 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
     return f"{name_of(rule)} scores points independently; {near}. Use epig to avoid this."
 
 
-def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:
+def checked(answer: Any, rule: Acquisition, mask: Mask, k: int) -> Choice:
     """Convert a rule's answer to a `Choice`; raise InputError unless it has k different candidates per replica."""
     who = f"the acquisition {name_of(rule)}"
     try:

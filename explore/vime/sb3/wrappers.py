@@ -11,11 +11,11 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, unwrap_vec_normalize
 
 from explore.core.errors import InputError
-from explore.vime.env_wrappers import NORMALISING, VIME, Stepwise, refuse_moving, refuse_relabelling
+from explore.vime.env_wrappers import NORMALISING, VIME, Stepwise, info_of, refuse_moving, refuse_relabelling
 from explore.vime.spaces import Array
 
 
-class VIMEVecEnv(VecEnvWrapper):
+class VIMEVecEnv(VecEnvWrapper, Stepwise):
     """A `VecEnv` whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
 
     The algorithm's seed also seeds the bonus. VecNormalize belongs around this wrapper, not inside.
@@ -26,20 +26,19 @@ class VIMEVecEnv(VecEnvWrapper):
             raise InputError("VIMEVecEnv needs raw observations and rewards; put VecNormalize around it, not inside")
         check_wrapped(venv)
         super().__init__(venv)
-        self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
-        self.bonus = self._stepwise.bonus
+        self._prepare((venv.observation_space, venv.action_space), venv.num_envs, seed, **settings)
         self.training = training
         self._actions: Array | None = None
 
     def reset(self) -> Any:
         observations = self.venv.reset()
-        self._stepwise.begin(self.bonus.observations.many(observations, self.num_envs))
+        self._begin(self.bonus.observations.many(observations, self.num_envs))
         return observations
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Seed the environments, and also the bonus if the bonus has no seed and no data yet."""
         seeds = self.venv.seed(seed)
-        self._stepwise.seed(seed)
+        self._seed_bonus(seed)
         return seeds
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
@@ -54,14 +53,12 @@ class VIMEVecEnv(VecEnvWrapper):
 
     def step_wait(self) -> Any:
         observations, rewards, dones, infos = self.venv.step_wait()
-        paid = self._stepwise.step(
-            self.bonus.observations.many(observations, self.num_envs), cast(Array, self._actions), rewards, dones,
-            ends=last_observations(infos), training=self.training,
-        )  # fmt: skip
-        infos = [info | paid.info(i) for i, info in enumerate(infos)]
+        after, ends = self.bonus.observations.many(observations, self.num_envs), last_observations(infos)
+        paid, ours = self._pay(after, cast(Array, self._actions), rewards, dones, ends=ends)
+        infos = [info | info_of(ours, i) for i, info in enumerate(infos)]
         # Integer rewards would truncate the bonus.
         kind = rewards.dtype if np.issubdtype(rewards.dtype, np.floating) else np.float32
-        return observations, (rewards + paid.intrinsic).astype(kind), dones, infos
+        return observations, (rewards if paid is None else rewards + paid).astype(kind), dones, infos
 
 
 def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
@@ -94,7 +91,7 @@ class BatchedVecEnv(VecEnv):
     """A stable-baselines3 `VecEnv` that wraps a `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
-        if not same_step(env):
+        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
             raise InputError(
                 "stable-baselines3 needs autoreset in the step that ends an episode; give autoreset_mode='SameStep' to "
                 "gymnasium.make_vec for environments of explore, for others AutoresetMode.SAME_STEP in vector_kwargs"
@@ -142,11 +139,6 @@ class BatchedVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
-
-
-def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Return whether environments are reset in the step that ends their episode (autoreset mode SAME_STEP)."""
-    return env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 
 def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:

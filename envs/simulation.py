@@ -145,8 +145,7 @@ def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Arra
 
 def limited(spin: Array, step_size: float) -> Array:
     """Limit angular velocities `spin` [n] so that no body turns more than Box2D allows in one step."""
-    most = MAX_ROTATION / step_size
-    return np.minimum(np.maximum(spin, -most), most)
+    return np.clip(spin, -MAX_ROTATION / step_size, MAX_ROTATION / step_size)
 
 
 def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:

@@ -26,6 +26,7 @@ Carry = TypeVar("Carry")
 Rule = TypeVar("Rule")
 Mask = Bool[Tensor, "R C"]
 Scores = Float[Tensor, "R C"]
+Score = Callable[[Float[Tensor, "R S b O"]], tuple[Tensor, ...]]  # from outputs
 
 SHARES = 4  # of the candidates for each job, so that fast workers take more of them
 CACHED = 2**26  # outputs for images are cached up to this many numbers: 256 MiB in single precision
@@ -95,7 +96,7 @@ class View:
         """Apply `score` to the outputs for all candidates, in chunks. Candidates are divided among processes."""
         return self._divided(lambda out: (score(out),))[0]
 
-    def _divided(self, score: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def _divided(self, score: Score) -> tuple[Tensor, ...]:
         count, jobs = self.candidates.shape[1], joblib.Parallel().n_jobs  # 1 outside joblib.parallel_config(n_jobs=...)
         if jobs == 1 or len(self.candidates.shape) > 3:
             return divided(self._each, count, lambda _, out: score(out))
@@ -133,9 +134,7 @@ class View:
         return torch.cat([out for _, out in self.predictor.outputs(x)], 2)
 
 
-def _scores(
-    predictor: Predictor, x: Float[Tensor, "R n D"], score: Callable[[Tensor], tuple[Tensor, ...]]
-) -> tuple[Tensor, ...]:
+def _scores(predictor: Predictor, x: Float[Tensor, "R n D"], score: Score) -> tuple[Tensor, ...]:
     """Score a share of the candidates, perhaps in another process."""
     return filled(((part, score(out)) for part, out in predictor.outputs(x, predict.CACHE)), x.shape[1])
 

@@ -125,8 +125,9 @@ class Dynamics(Bonus):
         _check(self.posterior, settings.posterior, inputs, outputs)
         self._updates: graphs.Updates | None = None
         x, y, none = torch.zeros(1, 1, inputs), torch.zeros(1, 1, outputs), torch.tensor(0)
-        scales = map(rng.tensor, (x, x + 1, y, y + 1))
-        self.state = DynamicsState(self._start(settings.minimum, rng), *scales, none, none)
+        x_mean, x_scale, y_mean, y_scale = map(rng.tensor, (x, x + 1, y, y + 1))
+        posterior = self._start(settings.minimum, rng)
+        self.state = DynamicsState(posterior, x_mean, x_scale, y_mean, y_scale, none, none)
 
     def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
         """Return n transitions as standardised data for the network: inputs x [1, n, I] and targets y [1, n, O]."""
@@ -182,10 +183,10 @@ class Dynamics(Bonus):
         """Return the state with the scales and the effective data size of the replay."""
         inputs, following = replay.sample(rng)
         target = self._target(inputs, following)
-        robust = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
-        scales = (t.to(self._rng.dtype) for t in robust)
+        scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
+        x_mean, x_scale, y_mean, y_scale = (t.to(self._rng.dtype) for t in scales)
         posterior, learned, scaled = self._counted(self.state.posterior, replay), self.state.learned, self.state.scaled
-        return DynamicsState(posterior, *scales, learned, scaled)
+        return DynamicsState(posterior, x_mean, x_scale, y_mean, y_scale, learned, scaled)
 
     def _start(self, stored: int, rng: Rng) -> State:
         """Return the posterior's state before any data, for `n_eff` or this number of transitions."""

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -47,14 +47,13 @@ class View:
     state: State  # the posterior's state for these replicas
     labelled: Batch  # x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order of labelling
     candidates: Inputs  # [R, C, ...], standardised on demand; `each` iterates over them
-    mask: Mask  # true for candidates; false for padding in replicas with fewer candidates than others
+    mask: Bool[Tensor, "R C"]  # true for candidates; false for padding in replicas with fewer candidates than others
     sample: Callable[[], Predictor]  # draws nets for these replicas; called at most once, and only if a rule predicts
     uniform: Float[Tensor, "R C"]  # uniform in [0, 1), drawn for all points of the pool, not only for candidates
     rng: Rng  # a random stream for the rule
     pending: Tensor | None = None  # [R, p, ...] points suggested but not labelled yet; they are no candidates
     targets: Tensor | None = None  # [R, T, ...] target inputs; None: the candidates
     cost: Float[Tensor, "R C"] | None = None  # positive label cost of each candidate; None: all cost the same
-    _cache: list[tuple[slice, Tensor]] = field(default_factory=list, init=False, compare=False)  # of `_each`
 
     @property
     def likelihood(self) -> Likelihood:
@@ -123,6 +122,10 @@ class View:
                 cache.append((part, place))
             yield part, out
         self._cache.extend(cache)
+
+    @cached_property
+    def _cache(self) -> list[tuple[slice, Tensor]]:
+        return []
 
     def outputs(self, indices: Int[Tensor, "R k"]) -> Float[Tensor, "R S k O"]:
         """Return the outputs for some of the candidates; the same S nets are used for all."""
@@ -208,6 +211,7 @@ def best(scores: Scores, mask: Mask, k: int, behind: Mask | None = None, cost: S
     """Choose the k points with the highest scores, or scores per cost, among those in `mask`.
 
     Points with non-finite scores rank below those with finite ones, and points in `behind` below both.
+    All tensors are [R, C].
     """
     # A high cost must not improve a negative score.
     worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)

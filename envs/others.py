@@ -1,13 +1,12 @@
 """Tasks whose physics is that of Gymnasium or MiniGrid, made sparse or seen as numbers or pixels."""
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.wrappers import TransformObservation
+from gymnasium.wrappers import TransformObservation, TransformReward
 from PIL import Image
 
 from explore.core.errors import InputError
@@ -28,27 +27,22 @@ OTHERS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-class Sparse(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment whose reward is 1 where `reached(terminated, info)`, and else 0."""
-
-    def __init__(self, env: gym.Env[Any, Any], reached: Callable[[bool, dict[str, Any]], bool]):
-        super().__init__(env)
-        self._reached = reached
+class SparseHalfCheetah(gym.Wrapper[Any, Any, Any, Any]):
+    """A half-cheetah whose reward is 1 while its position is beyond `TARGET`, and else 0."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, _, terminated, truncated, info = self.env.step(action)
-        return observation, float(self._reached(terminated, info)), terminated, truncated, info
+        return observation, float(info["x_position"] > TARGET), terminated, truncated, info
 
 
 def acrobot(**settings: Any) -> gym.Env[Any, Any]:
     """Make Acrobot-v1 with a reward at its goal only, instead of -1 a step."""
-    return Sparse(gym.make("Acrobot-v1", **settings), lambda terminated, _: terminated)
+    return TransformReward(gym.make("Acrobot-v1", **settings), lambda reward: float(reward) + 1)
 
 
 def half_cheetah(**settings: Any) -> gym.Env[Any, Any]:
     """Make the SparseHalfCheetah of VIME (Houthooft et al. 2016), episodes of 500 steps."""
-    env = _made("HalfCheetah-v5", "gymnasium[mujoco]", max_episode_steps=500, **settings)
-    return Sparse(env, lambda _, info: info["x_position"] > TARGET)
+    return SparseHalfCheetah(_made("HalfCheetah-v5", "gymnasium[mujoco]", max_episode_steps=500, **settings))
 
 
 def grid(task: str = "DoorKey-6x6", **settings: Any) -> gym.Env[Any, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from explore import registry
-from explore.core.errors import InputError, one_of
+from explore.core.errors import InputError, check_known
 
 LARGE = 1e6  # rllab's bound on observations
 Array = NDArray[Any]
@@ -133,10 +133,7 @@ def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
     cls = registry.load(simulation, "simulation")
     if not (isinstance(cls, type) and issubclass(cls, Simulation)):
         raise InputError(f'{simulation} is not a subclass of Simulation; pass "module:Class" of one')
-    allowed = list(inspect.signature(cls).parameters)[1:]
-    for setting in settings:
-        if setting not in allowed:
-            raise one_of("setting", setting, allowed)
+    check_known("setting", settings, list(inspect.signature(cls).parameters)[1:])
     return cls(n, **settings)
 
 
@@ -148,8 +145,7 @@ def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Arra
 
 def limited(spin: Array, step_size: float) -> Array:
     """Limit angular velocities `spin` [n] so that no body turns more than Box2D allows in one step."""
-    most = MAX_ROTATION / step_size
-    return np.minimum(np.maximum(spin, -most), most)
+    return np.clip(spin, -MAX_ROTATION / step_size, MAX_ROTATION / step_size)
 
 
 def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:

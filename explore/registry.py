@@ -33,6 +33,7 @@ HOMES = {  # default: the kind itself
     "likelihoods": "nets.likelihoods", "data": "data.sets", "images": "images.sets", "bonuses": "vime.bonuses"
 }  # fmt: skip
 TABLED = ("data", "images")  # kinds with a table of plug-ins
+Options = Mapping[str, str] | Iterable[tuple[str, str]]  # of -p key=value
 
 
 def hyphened(name: str) -> str:
@@ -160,9 +161,7 @@ class Configured(NamedTuple):
     settings: dict[str, Any]  # of the preset, overridden by -p
 
 
-def configured(
-    kind: str, name: str, options: Mapping[str, str] | Iterable[tuple[str, str]] = (), preset: str | None = None
-) -> Configured:
+def configured(kind: str, name: str, options: Options = (), preset: str | None = None) -> Configured:
     """Return a plug-in by name, with the settings of a preset (None: the first one) overridden by `-p key=value`.
 
     Raise InputError for an unknown name, preset or setting, or a value of the wrong type.
@@ -244,7 +243,7 @@ def acquisition(name: str, **settings: Any) -> Any:
         raise InputError(f"cannot create the acquisition {name}: {raised(error)}") from error
 
 
-def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
+def parse(target: Any, options: Options) -> dict[str, Any]:
     """Convert the strings of `-p key=value` to settings of `target`, a dataclass or a mapping from names to types.
 
     Raise InputError for a class that is not a dataclass, an unknown key or a value of the wrong type.

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecMonitor, VecNormalize
@@ -18,7 +19,6 @@ from explore import registry
 from explore.cli.rl.settings import OFF_POLICY, Settings
 from explore.core.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
-from explore.vime.sb3.wrappers import same_step
 
 # Action and observation spaces that stable-baselines3 supports; observations may also be a Dict of these.
 SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -53,7 +53,7 @@ def environments(settings: Settings, copies: int) -> VecEnv:
                 spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
                 **settings.env_kwargs,
             )  # fmt: skip
-            if same_step(env):
+            if env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
                 return Finite(VecMonitor(BatchedVecEnv(env)), settings)
             env.close()
     return Finite(make_vec_env(lambda: environment(settings), copies), settings)

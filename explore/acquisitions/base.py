@@ -24,6 +24,9 @@ __all__ = ["Choice", "Needs", "View", "best", "greedy"]
 
 Carry = TypeVar("Carry")
 Rule = TypeVar("Rule")
+Mask = Bool[Tensor, "R C"]
+Scores = Float[Tensor, "R C"]
+Score = Callable[[Float[Tensor, "R S b O"]], tuple[Tensor, ...]]  # from outputs
 
 SHARES = 4  # of the candidates for each job, so that fast workers take more of them
 CACHED = 2**26  # outputs for images are cached up to this many numbers: 256 MiB in single precision
@@ -92,7 +95,7 @@ class View:
         """Apply `score` to the outputs for all candidates, in chunks. Candidates are divided among processes."""
         return self._divided(lambda out: (score(out),))[0]
 
-    def _divided(self, score: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def _divided(self, score: Score) -> tuple[Tensor, ...]:
         count, jobs = self.candidates.shape[1], joblib.Parallel().n_jobs  # 1 outside joblib.parallel_config(n_jobs=...)
         if jobs == 1 or len(self.candidates.shape) > 3:
             return divided(self._each, count, lambda _, out: score(out))
@@ -134,9 +137,7 @@ class View:
         return torch.cat([out for _, out in self.predictor.outputs(x)], 2)
 
 
-def _scores(
-    predictor: Predictor, x: Float[Tensor, "R n D"], score: Callable[[Tensor], tuple[Tensor, ...]]
-) -> tuple[Tensor, ...]:
+def _scores(predictor: Predictor, x: Float[Tensor, "R n D"], score: Score) -> tuple[Tensor, ...]:
     """Score a share of the candidates, perhaps in another process."""
     return filled(((part, score(out)) for part, out in predictor.outputs(x, predict.CACHE)), x.shape[1])
 
@@ -206,16 +207,11 @@ def name_of(rule: Acquisition) -> str:
     return f"{name}({', '.join(f'{f.name}={getattr(rule, f.name)!r}' for f in settings)})" if settings else name
 
 
-def best(
-    scores: Float[Tensor, "R C"],
-    mask: Bool[Tensor, "R C"],
-    k: int,
-    behind: Bool[Tensor, "R C"] | None = None,
-    cost: Float[Tensor, "R C"] | None = None,
-) -> Choice:
+def best(scores: Scores, mask: Mask, k: int, behind: Mask | None = None, cost: Scores | None = None) -> Choice:
     """Choose the k points with the highest scores, or scores per cost, among those in `mask`.
 
     Points with non-finite scores rank below those with finite ones, and points in `behind` below both.
+    All tensors are [R, C].
     """
     # A high cost must not improve a negative score.
     worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)
@@ -227,13 +223,13 @@ def best(
 
 
 def greedy(
-    mask: Bool[Tensor, "R C"],
+    mask: Mask,
     k: int,
     start: Carry,
-    scores: Callable[[Carry], Float[Tensor, "R C"]],
+    scores: Callable[[Carry], Scores],
     update: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
-    behind: Callable[[Carry], Bool[Tensor, "R C"]] | None = None,
-    cost: Float[Tensor, "R C"] | None = None,
+    behind: Callable[[Carry], Mask] | None = None,
+    cost: Scores | None = None,
 ) -> Choice:
     """Choose k points one after another, each the best given the points chosen before.
 
@@ -262,7 +258,7 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
     return f"{name_of(rule)} scores points independently; {near}. Use epig to avoid this."
 
 
-def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:
+def checked(answer: Any, rule: Acquisition, mask: Mask, k: int) -> Choice:
     """Convert a rule's answer to a `Choice`; raise InputError unless it has k different candidates per replica."""
     who = f"the acquisition {name_of(rule)}"
     try:

@@ -15,20 +15,18 @@ are noisy, the most informative label may be a second label of nearly the same p
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View
-from explore.acquisitions.conditioning import Classes, Numbers, greedy_given, signals
+from explore.acquisitions.conditioning import greedy_given, labels_of
 from explore.core.errors import Checked
 
 
 def gains(view: View) -> Float[Tensor, "R C"]:
     """Score each candidate by the mutual information between its label and the weights, in nats (BALD)."""
-    return view.each(_labels(view, 1).gain(None))
+    return view.each(labels_of(view, 1, double=True).gain(None))
 
 
 @Needs(spread=True, costs=True, scores=gains)
@@ -39,11 +37,5 @@ class BatchBALD(Checked):
     label_sets: int = 1000  # for classes: maximum number of sets of earlier points' labels to average over
 
     def __call__(self, view: View, k: int) -> Choice:
-        labels = _labels(view, self.label_sets)
+        labels = labels_of(view, self.label_sets, double=True)  # for small differences of entropies
         return greedy_given(view, k, None, lambda knowledge: view.each(labels.gain(knowledge)), labels.condition)
-
-
-def _labels(view: View, label_sets: int) -> Any:
-    if view.likelihood.discrete:  # double precision for small differences of entropies
-        return Classes(lambda out: view.likelihood.mean(out).double(), False, label_sets, view.rng)
-    return Numbers(partial(signals, view.likelihood, view.noise))

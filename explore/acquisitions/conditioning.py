@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -30,11 +31,12 @@ from explore.core.rng import Rng
 from explore.inference import predict
 from explore.nets.protocols import Likelihood, Noise
 
-__all__ = ["Classes", "LabelSets", "Numbers", "centred", "greedy_given", "joint_gain", "root_of", "signals"]
+__all__ = ["Classes", "Numbers", "centred", "greedy_given", "joint_gain", "labels_of", "root_of", "signals"]
 
 TINY = 1e-12  # probabilities below this count as 0
 Knowledge = TypeVar("Knowledge")
 Information = Callable[[Tensor], Float[Tensor, "R b"]]
+Pairs = Float[Tensor, "R b T"]  # a number for each pair of a point and a target
 
 
 def greedy_given(
@@ -199,9 +201,7 @@ class Numbers:
         return inverse_root(v @ v.mT + identity(v.shape[2], v))[0] @ v
 
 
-def _of_one_output(
-    one: Float[Tensor, "R b 1 S"], other: Float[Tensor, "R T 1 S"], adjusted: bool
-) -> Float[Tensor, "R b T"]:
+def _of_one_output(one: Float[Tensor, "R b 1 S"], other: Float[Tensor, "R T 1 S"], adjusted: bool) -> Pairs:
     """Return -1/2 log(1 - rho^2) for each pair of points with one output, given their W; rho is the number M."""
     one, other = one.squeeze(2), other.squeeze(2)
     squares = (one @ other.mT).square_()
@@ -210,9 +210,7 @@ def _of_one_output(
     return squares.clamp_(max=1 - torch.finfo(squares.dtype).eps).neg_().log1p_().mul_(-0.5)
 
 
-def _of_two_outputs(
-    one: Float[Tensor, "R b 2 S"], other: Float[Tensor, "R T 2 S"], adjusted: bool
-) -> Float[Tensor, "R b T"]:
+def _of_two_outputs(one: Float[Tensor, "R b 2 S"], other: Float[Tensor, "R T 2 S"], adjusted: bool) -> Pairs:
     """Return the same as `_of_outputs`, with the determinant written out: factors of many small matrices are slow."""
     (a, b), (c, d) = ([u @ v.mT for v in other.unbind(2)] for u in one.unbind(2))  # M = [[a, b], [c, d]]
     first, second, across = a.square() + b.square(), c.square() + d.square(), (a * c).addcmul_(b, d)
@@ -225,9 +223,7 @@ def _of_two_outputs(
     return determinant.clamp_(min=torch.finfo(a.dtype).eps).log_().mul_(-0.5)
 
 
-def _of_outputs(
-    one: Float[Tensor, "R b O S"], other: Float[Tensor, "R T O S"], adjusted: bool
-) -> Float[Tensor, "R b T"]:
+def _of_outputs(one: Float[Tensor, "R b O S"], other: Float[Tensor, "R T O S"], adjusted: bool) -> Pairs:
     """Return -1/2 log det(1 - M M^T) for each pair of points, given their W; `adjusted` scales M M^T by a factor."""
     m = torch.einsum("rbos,rtps->rbtop", one, other)
     gram = m @ m.mT
@@ -240,12 +236,8 @@ def _of_outputs(
 
 
 def _beyond_chance(
-    squares: Float[Tensor, "R b T"],
-    one: Float[Tensor, "R b"],
-    other: Float[Tensor, "R T"],
-    samples: int | Tensor,
-    directions: int,
-) -> Float[Tensor, "R b T"]:
+    squares: Pairs, one: Float[Tensor, "R b"], other: Float[Tensor, "R T"], samples: int | Tensor, directions: int
+) -> Pairs:
     """Subtract the mean for independent points from `squares` (|M|^2) in place, and rescale the result.
 
     The rescaling keeps the value for full dependence. `one` and `other` are tr(W W^T) of the points. `samples` is the
@@ -293,6 +285,14 @@ class Classes:
         return information
 
 
+def labels_of(view: View, label_sets: int, adjusted: bool = False, double: bool = False) -> Any:
+    """Return the `Numbers` or `Classes` of a view; with `double`, class probabilities are in double precision."""
+    mean, rng = view.likelihood.mean, view.rng
+    if view.likelihood.discrete:
+        return Classes((lambda out: mean(out).double()) if double else mean, adjusted, label_sets, rng)
+    return Numbers(partial(signals, view.likelihood, view.noise), adjusted)
+
+
 class Weighted(NamedTuple):
     """Class probabilities of n points for nets with given weights."""
 
@@ -311,7 +311,7 @@ class Weighted(NamedTuple):
         return Weighted(mean, deviations, shift, (variance / mean).sum(1))
 
 
-def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool) -> Float[Tensor, "R b T"]:
+def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool) -> Pairs:
     """Sum p(y, y*) log(p(y, y*) / p(y) p(y*)) over classes, for each pair of points; accurate near independence."""
     weighted = (one.deviations * weights[:, :, None, None]).flatten(2)
     shape = len(weights), *one.mean.shape[1:], *other.mean.shape[1:]  # [R, C, b, C, T]

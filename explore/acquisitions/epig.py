@@ -10,7 +10,6 @@ the labels of the pending and previously chosen points; near-duplicates of these
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View, best
-from explore.acquisitions.conditioning import Classes, Numbers, greedy_given, signals
+from explore.acquisitions.conditioning import greedy_given, labels_of
 from explore.core.errors import Checked
 
 
@@ -36,7 +35,7 @@ class EPIG(Checked):
 
     def __call__(self, view: View, k: int) -> Choice:
         x, share = self._targets(view)
-        labels: Any = self._labels(view)
+        labels = labels_of(view, self.label_sets, self.adjusted)
         at_targets = view.outputs_at(x)
 
         def scores(knowledge: Any) -> Tensor:
@@ -52,8 +51,3 @@ class EPIG(Checked):
             rows = torch.arange(len(drawn), device=drawn.device).unsqueeze(1)
             x, present = x[rows, drawn], present.gather(1, drawn)
         return x[:, :], present.to(view.uniform) / present.sum(1, keepdim=True)
-
-    def _labels(self, view: View) -> Numbers | Classes:
-        if view.likelihood.discrete:
-            return Classes(view.likelihood.mean, self.adjusted, self.label_sets, view.rng)
-        return Numbers(partial(signals, view.likelihood, view.noise), self.adjusted)

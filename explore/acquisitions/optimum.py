@@ -17,9 +17,8 @@ from torch import Tensor
 
 from explore.acquisitions.base import Choice, View
 from explore.acquisitions.conditioning import centred, greedy_given
-from explore.core.rng import Rng
 
-__all__ = ["SIGNS", "Forecast", "highest_mean", "in_turn", "ramp"]
+__all__ = ["SIGNS", "Forecast", "in_turn", "ramp"]
 
 ROUNDING = 1e-10  # relative size of rounding errors of a centred output, in double precision
 SIGNS = {"maximise": 1, "minimise": -1}
@@ -71,7 +70,9 @@ def in_turn(
     def update(state: _Draws, out: Float[Tensor, "R S n 1"]) -> _Draws:
         for point in out.split(1, 2):
             at, rest = forecast(state, point)
-            z = _normal(len(out), draws, view.rng)
+            # Stratified standard normal numbers: one per quantile, in random order.
+            order, within = view.rng.permutation(len(out), draws), view.rng.uniform(len(out), draws).double()
+            z = torch.special.ndtri(((order + within) / draws).clamp(1e-9, 1 - 1e-9))
             values = value(at.mean.squeeze(2), at.shift.squeeze(2) + at.deviation.squeeze(2) * z)
             unit = rest / at.deviation.clamp_min(torch.finfo(rest.dtype).tiny)
             directions, drawn = torch.cat([state.directions, unit], 2), torch.cat([state.drawn, z.unsqueeze(1)], 1)
@@ -86,19 +87,8 @@ def in_turn(
     return greedy_given(view, k, start, scores, update)
 
 
-def highest_mean(view: View, direction: str) -> Float[Tensor, " R"]:
-    """Return the best posterior mean at labelled points (negated to minimise), less noisy than the best label."""
-    return (SIGNS[direction] * view.likelihood.mean(view.outputs_at(view.labelled.x)).mean((1, 3))).amax(1)
-
-
 def ramp(mean: Tensor, deviation: Tensor) -> Tensor:
     """Return E max(0, u) for normal u, in closed form: deviation phi(z) + mean Phi(z), z = mean / deviation."""
     z = mean / deviation.clamp_min(torch.finfo(mean.dtype).tiny)
     # Far below 0, torch.special.ndtr underflows to 0, but erfc stays accurate.
     return deviation * (-0.5 * z.square()).exp() / (2 * torch.pi) ** 0.5 + mean * torch.special.erfc(-z / 2**0.5) / 2
-
-
-def _normal(replicas: int, n: int, rng: Rng) -> Float[Tensor, "R n"]:
-    """Draw stratified standard normal numbers: one per n-quantile, in random order."""
-    uniform = (rng.permutation(replicas, n) + rng.uniform(replicas, n).double()) / n
-    return torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))

@@ -270,8 +270,7 @@ class GP(Predictive):
         if state.noise is None:
             return missing
         out = torch.stack([state.noise.at_examples] * 2, 3).double()
-        deviation: Tensor = self.likelihood.log_deviation(out)[..., 0]
-        return deviation + missing
+        return self.likelihood.log_deviation(out)[..., 0] + missing
 
     def _noise(self, h: Float[Tensor, "*N H"]) -> Float[Tensor, "*N"]:
         fixed = self.likelihood.noise_std

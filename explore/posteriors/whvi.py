@@ -126,10 +126,8 @@ class WalshForm(Form):
             parts["g"] = end.view_as(parts["g"])
         if self.reshaped:
             return self._vector(parts), excess
-        parts = {name: p if p.dim() == 5 else p.unsqueeze(2) for name, p in parts.items()}
-        if "s1" in parts:
-            return cast(Layer, WalshLayer(**parts)), excess
-        return cast(Layer, WalshRows(**parts)), excess
+        layer = WalshLayer(**{name: p if p.dim() == 5 else p.unsqueeze(2) for name, p in parts.items()})
+        return cast(Layer, layer), excess
 
     def _vector(self, parts: dict[str, Tensor]) -> Layer:
         """Build a layer with one input or one output from the entries of W."""
@@ -149,10 +147,13 @@ class WalshForm(Form):
 
 
 class WalshLayer(NamedTuple):
-    """A layer x -> S1 sqrt(D) H [g o (H S2 x)]; each tensor is [R, S or 1, B or 1, I, O]."""
+    """A layer x -> S1 sqrt(D) H [g o (H S2 x)], or without S1 g o (sqrt(D) H x).
 
-    g: Tensor  # O = D; I = 1 or number of stacked blocks
-    s1: Tensor  # O = outputs
+    Each tensor is [R, S or 1, B or 1, I, O].
+    """
+
+    g: Tensor  # O = D; I = 1 or number of stacked blocks. Without S1, O = outputs, I = 1
+    s1: Tensor | None = None  # O = outputs
     s2: Tensor | None = None  # I = blocks, O = inputs
     bias: Tensor | None = None
 
@@ -161,29 +162,16 @@ class WalshLayer(NamedTuple):
         return self.g.shape[1]
 
     def __call__(self, a: Tensor) -> Tensor:
-        x = (a if self.bias is None else a[..., :-1]).unsqueeze(4)
-        x = x if self.s2 is None else x * self.s2.unsqueeze(3)  # [R, S, B, T, blocks, inputs]
-        u = hadamard(_padded(x, self.g.shape[-1]))
-        h = hadamard(self.g.unsqueeze(3) * u, orthonormal=False).flatten(4)  # sqrt(D) H
-        h = h[..., : self.s1.shape[-1]] * self.s1
-        return h if self.bias is None else h + self.bias
-
-
-class WalshRows(NamedTuple):
-    """A layer x -> g o (sqrt(D) H x); each tensor is [R, S or 1, B or 1, 1, O]."""
-
-    g: Tensor
-    bias: Tensor | None = None
-
-    @property
-    def samples(self) -> int:
-        return self.g.shape[1]
-
-    def __call__(self, a: Tensor) -> Tensor:
         x = a if self.bias is None else a[..., :-1]
-        d, outputs = _power_of_two(x.shape[-1]), self.g.shape[-1]
-        u = hadamard(_padded(x, d), orthonormal=False)
-        h = u.repeat(1, 1, 1, 1, -(-outputs // d))[..., :outputs] * self.g
+        if self.s1 is None:
+            d, outputs = _power_of_two(x.shape[-1]), self.g.shape[-1]
+            u = hadamard(_padded(x, d), orthonormal=False)
+            h = u.repeat(1, 1, 1, 1, -(-outputs // d))[..., :outputs] * self.g
+        else:
+            x = x.unsqueeze(4) if self.s2 is None else x.unsqueeze(4) * self.s2.unsqueeze(3)
+            u = hadamard(_padded(x, self.g.shape[-1]))  # [R, S, B, T, blocks, D]
+            h = hadamard(self.g.unsqueeze(3) * u, orthonormal=False).flatten(4)  # sqrt(D) H
+            h = h[..., : self.s1.shape[-1]] * self.s1
         return h if self.bias is None else h + self.bias
 
 

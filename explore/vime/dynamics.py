@@ -91,7 +91,6 @@ class DynamicsSettings(BonusSettings):
                 if getattr(self, name) != getattr(default, name):
                     why = "a posterior object keeps its settings"
                     raise InputError(f"{name} applies to posteriors by name only; leave it out: {why}")
-            _check_targets(self.posterior, inputs, outputs)
             return self.posterior
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw initial weights, which are not used
             net = Net(mlp(inputs, self.hidden or (), outputs))
@@ -123,14 +122,12 @@ class Dynamics(Bonus):
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self._rng = settings.resolved(inputs), rng
         self.posterior = self.settings.build(inputs, outputs)
-        _check_posterior(self.posterior, settings.posterior)
-        if self.posterior.net.trained:
-            raise InputError("the dynamics model standardises its data; use Net without trained=True")
+        _check(self.posterior, settings.posterior, inputs, outputs)
         self._updates: graphs.Updates | None = None
-        zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
-        (mean, y_mean), (scale, y_scale) = (rng.tensor(t).split([inputs, outputs], 2) for t in (zeros, ones))
-        none = torch.tensor(0)
-        self.state = DynamicsState(self._start(settings.minimum, rng), mean, scale, y_mean, y_scale, none, none)
+        x, y, none = torch.zeros(1, 1, inputs), torch.zeros(1, 1, outputs), torch.tensor(0)
+        x_mean, x_scale, y_mean, y_scale = map(rng.tensor, (x, x + 1, y, y + 1))
+        posterior = self._start(settings.minimum, rng)
+        self.state = DynamicsState(posterior, x_mean, x_scale, y_mean, y_scale, none, none)
 
     def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
         """Return n transitions as standardised data for the network: inputs x [1, n, I] and targets y [1, n, O]."""
@@ -188,10 +185,8 @@ class Dynamics(Bonus):
         target = self._target(inputs, following)
         scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
         x_mean, x_scale, y_mean, y_scale = (t.to(self._rng.dtype) for t in scales)
-        return self.state._replace(
-            posterior=self._counted(self.state.posterior, replay), input_mean=x_mean, input_scale=x_scale,
-            target_mean=y_mean, target_scale=y_scale,
-        )  # fmt: skip
+        posterior, learned, scaled = self._counted(self.state.posterior, replay), self.state.learned, self.state.scaled
+        return DynamicsState(posterior, x_mean, x_scale, y_mean, y_scale, learned, scaled)
 
     def _start(self, stored: int, rng: Rng) -> State:
         """Return the posterior's state before any data, for `n_eff` or this number of transitions."""
@@ -207,7 +202,6 @@ class Dynamics(Bonus):
 
     @property
     def alive(self) -> bool:  # type: ignore[override]
-        """Whether the fit has not diverged."""
         return bool(self.state.posterior.common.alive.all())
 
     @property
@@ -239,8 +233,8 @@ class Dynamics(Bonus):
         return following.unsqueeze(0)
 
 
-def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
-    """Raise InputError if the likelihood is for classes or counts, or the network's input or output size is wrong."""
+def _check(posterior: Predictive, asked: Any, inputs: int, outputs: int) -> None:
+    """Raise InputError if the posterior supports no bonus; `asked` is the user's choice, a name or an object."""
     if (kind := posterior.likelihood).scaling == "none":
         raise InputError(f"the dynamics model standardises its targets; use Gaussian instead of {type(kind).__name__}")
     net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
@@ -248,10 +242,6 @@ def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
     if (first - net.biases[0], last) != (inputs, outputs):
         sizes = f"{first - net.biases[0]} inputs and {last} outputs"
         raise InputError(f"the posterior's network has {sizes}; this environment needs {inputs} and {outputs}")
-
-
-def _check_posterior(posterior: Predictive, asked: Any) -> None:
-    """Raise InputError if the posterior supports no bonus; `asked` is the user's choice, a name or an object."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
         raise InputError(f"{name} is a point estimate; choose a posterior with weight uncertainty")
@@ -262,3 +252,5 @@ def _check_posterior(posterior: Predictive, asked: Any) -> None:
         hint = ", or use the preset vime" if has_preset else ""
         why = "has no weight noise during warm_start, which the dynamics model never leaves"
         raise InputError(f"{name} {why}; set warm_start=0{hint}")
+    if posterior.net.trained:
+        raise InputError("the dynamics model standardises its data; use Net without trained=True")

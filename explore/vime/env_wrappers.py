@@ -10,17 +10,17 @@ batches determine the divisor of the bonus.
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
+from gymnasium.spaces import Space
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, vector as vectorised
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from explore.core.errors import InputError
 from explore.vime.reward import IntrinsicReward, Transitions
@@ -56,8 +56,7 @@ class Sums:
 
     def add(self, values: Array, ended: Array) -> Array:
         """Add a step's values [..., n], and return the sums [..., n]. Then reset the sums of `ended` episodes to 0."""
-        sums = self._open + values
-        self._open = sums
+        self._open = sums = self._open + values
         self.begin(ended)
         return sums
 
@@ -66,53 +65,31 @@ class Sums:
         self._open = np.where(where, 0.0, self._open)
 
 
-class Paid(NamedTuple):
-    """Rewards and bonuses of a step in n copies of an environment."""
-
-    extrinsic: Float[Array, " n"]  # the environment's own reward
-    intrinsic: Float[Array, " n"]  # the bonus, added to it
-    raw: Float[Array, " n"]  # the bonus before it was scaled
-    returns: Float[Array, "2 n"]  # sums of the first two over the episodes so far
-    ended: Bool[Array, " n"]  # copies that report their final returns
-    training: bool  # whether the step got a bonus and was used for training
-
-    def info(self, copy: int) -> dict[str, float]:
-        """Return the entries for the `info` dictionary of the copy with index `copy`."""
-        info = {key: float(values[copy]) for key, values in zip(KEYS, self[:3], strict=True)}
-        if self.ended[copy]:
-            info |= dict(zip(RETURNS, self.returns[:, copy].tolist(), strict=True))
-        return info
-
-
 class Stepwise:
-    """A converter from steps of n environment copies to transitions, which a shared `bonus` scores and learns from."""
+    """The part of a wrapper that converts steps of n environment copies to transitions, which `bonus` learns from."""
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        copies: int,
-        seed: int | None,
-        **settings: Any,
-    ):
-        self.bonus = IntrinsicReward(observation_space, action_space, seed=seed or 0, **settings)
+    training = True
+
+    def _prepare(self, spaces: tuple[Space[Any], Space[Any]], copies: int, seed: int | None, **settings: Any) -> None:
+        """Create the bonus for these observations and actions of one copy."""
+        self.bonus = IntrinsicReward(*spaces, seed=seed or 0, **settings)
         self._seeded = seed is not None
         self._last: Array | None = None
         self._returns, self._numbers = Sums(2, copies), Numbers(copies)
 
-    def seed(self, seed: int | None) -> None:
+    def _seed_bonus(self, seed: int | None) -> None:
         """Seed the bonus with the environment's seed, unless the bonus already has a seed or transitions."""
         if seed is not None and not (self._seeded or self.bonus.replay.total):
             self.bonus.seed(seed)
             self._seeded = True
 
-    def begin(self, observations: Float[Array, "n O"], where: Array | bool = True) -> None:
+    def _begin(self, observations: Float[Array, "n O"], where: Array | bool = True) -> None:
         """Begin episodes with these observations, in the copies of the mask `where` [n] (True: all copies)."""
         self._last = observations
         self._returns.begin(np.asarray(where))
         self._numbers.begin(np.broadcast_to(where, len(observations)))
 
-    def step(
+    def _pay(
         self,
         observations: Float[Array, "n O"],
         actions: Float[Array, "n A"],
@@ -120,30 +97,33 @@ class Stepwise:
         ended: Array,
         *,
         ends: Mapping[int, Any],
-        training: bool,
         real: Array | None = None,
-    ) -> Paid:
+    ) -> tuple[Float[Array, " n"] | None, dict[str, Array]]:
         """Compute the bonus of a step, in which `actions` [n, A] led to `observations` [n, O].
 
+        Return the bonus to add to the rewards, and the infos of this module, in the format of vector environments.
+
         `ends` has, for each copy that was reset, the last observation before the reset. `real` is a mask of copies that
-        took a step (None: all). Without `training`, or in `evaluate_policy`, bonuses are 0, nothing is learned, and
-        the sums are reset.
+        took a step (None: all). Without `training`, or in `evaluate_policy`, the bonus is None, nothing is learned,
+        and the sums are reset.
         """
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, observations
-        n = len(observations)
+        n, every = len(observations), np.ones(len(observations), bool)
         extrinsic, raw, paid = np.asarray(rewards, float), np.zeros(n), np.zeros(n)
-        if not training or is_evaluating():
-            self._returns.begin(np.ones(n, bool))
-            return Paid(extrinsic, paid, raw, np.zeros((2, n)), np.zeros(n, bool), False)
-        real = np.ones(n, bool) if real is None else real
+        if not self.training or is_evaluating():
+            self._returns.begin(every)
+            return None, _masked(KEYS, (extrinsic, paid, raw), every)
+        real = every if real is None else real
         if real.any():
             self.bonus.saw(extrinsic[real])
             after = following(self.bonus.observations, observations, ends)
             episodes = self._numbers.episodes()[real]
             raw[real], paid[real] = self.bonus.step(Transitions(before[real], actions[real], after[real], episodes))
         self._numbers.begin(np.asarray(ended))
-        return Paid(extrinsic, paid, raw, self._returns.add(np.stack([extrinsic, paid]), ended), ended, True)
+        returns = self._returns.add(np.stack([extrinsic, paid]), ended)
+        infos = _masked(KEYS, (extrinsic, paid, raw), every)
+        return paid, infos | _masked(RETURNS, np.where(ended, returns, 0.0), ended) if ended.any() else infos
 
 
 def is_evaluating() -> bool:
@@ -165,7 +145,7 @@ def following(vectors: Vectors, current: Array, ends: Mapping[int, Any]) -> Arra
 NORMALISING = NormalizeObservation, NormalizeReward, vectorised.NormalizeObservation, vectorised.NormalizeReward
 
 
-class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs, Stepwise):
     """An environment with an intrinsic reward; inner wrappers must not normalise by running statistics.
 
     Args:
@@ -184,35 +164,31 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, seed=seed, **settings)
         gym.Wrapper.__init__(self, env)
         _check_scale(env)
-        self._stepwise = Stepwise(env.observation_space, env.action_space, 1, seed, **settings)
-        self.bonus = self._stepwise.bonus
-        self.training = True
+        self._prepare((env.observation_space, env.action_space), 1, seed, **settings)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode. The bonus keeps its model and data; a bonus without seed and data takes this seed."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._stepwise.seed(seed)
-        self._stepwise.begin(self.bonus.observations.one(observation))
+        self._seed_bonus(seed)
+        self._begin(self.bonus.observations.one(observation))
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step, and add the bonus to the reward."""
         taken = self.bonus.actions.one(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
-        paid = self._stepwise.step(
-            self.bonus.observations.one(observation), taken, [float(reward)],
-            np.array([terminated or truncated]), ends={}, training=self.training,
-        )  # fmt: skip
-        if paid.training:
-            reward = float(paid.extrinsic[0]) + float(paid.intrinsic[0])
-        return observation, reward, terminated, truncated, info | paid.info(0)
+        after, ended = self.bonus.observations.one(observation), np.array([terminated or truncated])
+        paid, infos = self._pay(after, taken, [float(reward)], ended, ends={})
+        if paid is not None:
+            reward = float(reward) + float(paid[0])
+        return observation, reward, terminated, truncated, info | info_of(infos, 0)
 
     def compute_reward(self, *_: Any) -> NoReturn:
         """Raise InputError, since rewards that `HerReplayBuffer` recomputes for other goals would have no bonus."""
         refuse_relabelling("VIME")
 
 
-class VIMEVector(VectorWrapper):
+class VIMEVector(VectorWrapper, Stepwise):
     """A vector environment with an intrinsic reward, like `VIME`; one model learns from all copies.
 
     Steps that only reset a copy get no bonus and are not used for training.
@@ -221,9 +197,7 @@ class VIMEVector(VectorWrapper):
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, **settings: Any):
         super().__init__(env)
         _check_scale(env)
-        self._stepwise = Stepwise(env.single_observation_space, env.single_action_space, env.num_envs, seed, **settings)
-        self.bonus = self._stepwise.bonus
-        self.training = True
+        self._prepare((env.single_observation_space, env.single_action_space), env.num_envs, seed, **settings)
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._ended = np.zeros(env.num_envs, bool)  # by the last step
 
@@ -233,8 +207,8 @@ class VIMEVector(VectorWrapper):
         """Begin episodes. The bonus keeps its model and data; a bonus without seed and data takes the first seed."""
         which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment removes it
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
-        self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])
-        self._stepwise.begin(self.bonus.observations.many(observations, self.num_envs), which)
+        self._seed_bonus(seed if isinstance(seed, int) or seed is None else seed[0])
+        self._begin(self.bonus.observations.many(observations, self.num_envs), which)
         self._ended = self._ended & ~which
         return observations, infos
 
@@ -243,15 +217,11 @@ class VIMEVector(VectorWrapper):
         taken = self.bonus.actions.many(actions, self.num_envs)
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         reset, self._ended = self._ended, terminated | truncated
-        paid = self._stepwise.step(
-            self.bonus.observations.many(observations, self.num_envs), taken, rewards, self._ended,
-            ends={i: infos["final_obs"][i] for i in np.flatnonzero(infos.get("_final_obs", False)).tolist()},
-            training=self.training, real=~reset if self._mode == AutoresetMode.NEXT_STEP else None,
-        )  # fmt: skip
-        infos = _with(infos, dict(zip(KEYS, paid[:3], strict=True)), np.ones(self.num_envs, bool))
-        if paid.ended.any():
-            infos = _with(infos, dict(zip(RETURNS, np.where(paid.ended, paid.returns, 0.0), strict=True)), paid.ended)
-        return observations, rewards + paid.intrinsic if paid.training else rewards, terminated, truncated, infos
+        after = self.bonus.observations.many(observations, self.num_envs)
+        ends = {i: infos["final_obs"][i] for i in np.flatnonzero(infos.get("_final_obs", False)).tolist()}
+        real = ~reset if self._mode == AutoresetMode.NEXT_STEP else None
+        paid, ours = self._pay(after, taken, rewards, self._ended, ends=ends, real=real)
+        return observations, rewards if paid is None else rewards + paid, terminated, truncated, infos | ours
 
 
 def _check_scale(env: Any) -> None:
@@ -278,6 +248,11 @@ def refuse_moving(name: str) -> NoReturn:
     raise InputError(f"the bonus needs raw observations and rewards; put {name} around it, not inside")
 
 
-def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:
-    """Return `infos` with `values` added for the copies in the mask `where`, in the format of vector environments."""
-    return infos | values | {f"_{key}": where for key in values}
+def _masked(keys: Sequence[str], values: Iterable[Array], where: Array) -> dict[str, Array]:
+    """Return infos of the copies in the mask `where`, in the format of vector environments."""
+    return dict(zip(keys, values, strict=True)) | {f"_{key}": where for key in keys}
+
+
+def info_of(infos: Mapping[str, Array], copy: int) -> dict[str, float]:
+    """Return the `info` dictionary of one copy, from the infos of all."""
+    return {key: float(infos[key][copy]) for key in KEYS + RETURNS if f"_{key}" in infos and infos[f"_{key}"][copy]}

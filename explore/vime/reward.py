@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 from gymnasium import spaces
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.errors import Checked, Failure, InputError, one_of
+from explore.core.errors import Checked, Failure, InputError, check_known
 from explore.core.rng import Rng
 from explore.vime.bonuses import base as bonuses
 from explore.vime.bonuses.base import Bonus
@@ -107,8 +107,7 @@ class IntrinsicReward:
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}  # JSON has no tuples
         self._kind = bonuses.find(settings.get("bonus", RewardSettings.bonus))
         bonus, model = ({f.name for f in fields(kind)} for kind in (RewardSettings, self._kind.Settings))
-        if unknown := settings.keys() - bonus - model:
-            raise one_of("setting", min(unknown), bonus | model)
+        check_known("setting", sorted(settings), bonus | model)
         self.settings = RewardSettings(**{k: v for k, v in settings.items() if k in bonus})
         self.model_settings = self._kind.Settings(**{k: v for k, v in settings.items() if k in model})
         self.observations = Vectors(observation_space, "observations", encoder)
@@ -156,8 +155,8 @@ class IntrinsicReward:
 
     def score(self, transitions: Transitions) -> Float[Array, " n"]:
         """Return the raw bonus under the current model (0 if untrained), without storing transitions or training."""
-        finite, tensors = self._finite(transitions)
-        return _spread(self._raw(*tensors, None, 0), finite)
+        finite, inputs, following, _ = self._finite(transitions)
+        return _spread(self._raw(0, inputs, following), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return eta * `multiples`, but at most 1e12."""
@@ -172,9 +171,9 @@ class IntrinsicReward:
 
     def batch(self, transitions: Transitions) -> Reward:
         """Return the bonus of a whole batch, then train. The divisor includes this batch, as in the paper."""
-        finite, tensors = self._finite(transitions)
-        raw = self._raw(*tensors, self._episodes(transitions, finite), 0)
-        self._store(finite, tensors)
+        finite, inputs, following, episodes = self._finite(transitions)
+        raw = self._raw(0, inputs, following, episodes)
+        self._store(finite, inputs, following)
         if self._trained:
             self._add_level(raw)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
@@ -183,10 +182,10 @@ class IntrinsicReward:
 
     def step(self, transitions: Transitions) -> Reward:
         """Return the bonus of new transitions, scaled by earlier batches. Train after every `interval` transitions."""
-        finite, tensors = self._finite(transitions)
-        raw = self._raw(*tensors, self._episodes(transitions, finite), len(self._open) + 1)
+        finite, inputs, following, episodes = self._finite(transitions)
+        raw = self._raw(len(self._open) + 1, inputs, following, episodes)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
-        self._store(finite, tensors)
+        self._store(finite, inputs, following)
         self._open.append(raw)
         if self.replay.total - self._begin >= self.settings.interval:
             raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.total
@@ -194,7 +193,7 @@ class IntrinsicReward:
                 self._add_level(raws)
             self._learn(raws)
             if self._trained and not self._levels and not self.model.episodic:
-                self._add_level(self._raw(*self.replay.last(len(raws)), None, 0))
+                self._add_level(self._raw(0, *self.replay.last(len(raws))))
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -250,10 +249,7 @@ class IntrinsicReward:
         own = {name: getattr(model, name) for name in ("target", "n_eff") if hasattr(model, name)}
         return {"bonus": bonus.bonus, "normalise": bonus.normalise, **own}
 
-    def _raw(
-        self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], episodes: Int[Tensor, "n 2"] | None,
-        call: int,
-    ) -> Float[Array, " n"]:  # fmt: skip
+    def _raw(self, call: int, inputs: Tensor, following: Tensor, episodes: Tensor | None = None) -> Float[Array, " n"]:
         if not (self._trained and len(inputs)):
             return np.zeros(len(inputs))
         raw = self.model.follow(inputs, following, episodes, self.rng.stream("acquire", self.batches, call))
@@ -311,23 +307,21 @@ class IntrinsicReward:
         """The sizes of the model's inputs (observation and action) and outputs (next observation)."""
         return self.observations.size + self.actions.size, self.observations.size
 
-    def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
+    def _store(self, finite: Bool[Array, " n"], inputs: Tensor, following: Tensor) -> None:
         dropped = int((~finite).sum())
         if dropped and not self.dropped:
             warnings.warn("ignored a transition with NaN or infinity; vime/dropped counts them", stacklevel=2)
         self.dropped += dropped
         if self.dropped:  # even if all are dropped, and no batch is ever full
             self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}
-        self.replay.add(*tensors)
+        self.replay.add(inputs, following)
 
-    def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
-        """Return a mask of transitions that are finite in single precision, and their inputs and next observations."""
+    def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], Tensor, Tensor, Tensor | None]:
+        """Return which transitions are finite in single precision; and inputs, next observations, episodes of these."""
         inputs, following = self.tensors(transitions)
         finite = inputs.isfinite().all(1) & following.isfinite().all(1)
-        return finite.cpu().numpy(), (inputs[finite], following[finite])
-
-    def _episodes(self, transitions: Transitions, finite: Bool[Array, " n"]) -> Int[Tensor, "m 2"] | None:
-        return None if transitions.episodes is None else self.rng.tensor(transitions.episodes[finite])
+        mask, episodes = finite.cpu().numpy(), transitions.episodes
+        return mask, inputs[finite], following[finite], None if episodes is None else self.rng.tensor(episodes[mask])
 
     def tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
         inputs = np.concatenate([transitions.observations, transitions.actions], 1)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import View, best
-from explore.acquisitions.conditioning import Classes, LabelSets, Numbers, _of_outputs, _of_two_outputs
+from explore.acquisitions.conditioning import Classes, LabelSets, Numbers, _of_outputs, _of_two_outputs, labels_of
 from explore.acquisitions.epig import EPIG
 from explore.core.errors import InputError
 from explore.core.rng import Rng
@@ -137,7 +136,7 @@ def test_what_strangers_show_by_chance_counts_for_little_and_a_whole_dependence_
     likelihood, outputs, _ = KINDS[kind]
     v = view(likelihood, outputs, points=60, samples=40, scale=4.0)
     out = outputs_at(v, v.x)
-    labels: Any = EPIG()._labels(v)
+    labels = labels_of(v, EPIG.label_sets, EPIG.adjusted)
     strangers = torch.stack([out[r, torch.randperm(40, generator=torch.Generator().manual_seed(r))] for r in range(R)])
 
     def information(adjusted, one, other):

@@ -148,9 +148,7 @@ class NetSettings(BonusSettings):
     lr: float = 0.003  # of Adam
     batch_size: int = 50  # transitions per step
 
-    ranges: ClassVar[dict[str, str]] = {
-        "units": "[1, 1e5]", "features": "[1, 1e5]", "lr": "(0, inf)", "batch_size": "[1, 1e7]"
-    }  # fmt: skip
+    ranges: ClassVar[dict[str, str]] = {"units": "[1, 1e5]", "features": "[1, 1e5]", "batch_size": "[1, 1e7]"}
 
 
 class NetBonus(ScaledBonus):
@@ -201,8 +199,7 @@ class InverseBonus(NetBonus):
         return {"encoder": encoder, "inverse": network(rng, 2 * s.features, (s.units,), self.inputs - self.outputs)}
 
     def encode(self, observations: Float[Tensor, "n O"]) -> Float[Tensor, "n F"]:
-        features: Tensor = self.nets["encoder"](observations)
-        return features
+        return self.nets["encoder"](observations)
 
     def loss(self, inputs: Tensor, following: Tensor) -> Float[Tensor, " n"]:
         both = self.encode(inputs[:, : self.outputs]), self.encode(following)
@@ -210,8 +207,7 @@ class InverseBonus(NetBonus):
 
     def inverse_loss(self, before: Tensor, after: Tensor, actions: Tensor) -> Float[Tensor, " n"]:
         """Return the mean squared error of predicted actions, in standard scores."""
-        predicted: Tensor = self.nets["inverse"](torch.cat([before, after], 1))
-        return (predicted - actions).square().mean(1)
+        return (self.nets["inverse"](torch.cat([before, after], 1)) - actions).square().mean(1)
 
 
 def network(rng: Rng, inputs: int, hidden: tuple[int, ...], outputs: int) -> nn.Module:

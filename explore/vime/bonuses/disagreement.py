@@ -1,7 +1,6 @@
 """Disagreement of an ensemble of dynamics models (Pathak et al. 2019).
 
-Pathak, Gandhi, Gupta: Self-Supervised Exploration via Disagreement. The bonus is the variance of the members' predicted
-next observations.
+Pathak, Gandhi, Gupta: Self-Supervised Exploration via Disagreement.
 """
 
 from dataclasses import dataclass
@@ -21,6 +20,6 @@ class DisagreementSettings(DynamicsSettings):
 
 
 class Disagreement(Variance):
-    """The variance of predictions over the members of an ensemble."""
+    """The variance of the predicted next observation over the members of an ensemble."""
 
     Settings = DisagreementSettings

@@ -5,13 +5,12 @@ ridge I + the sum of f f^T over the episode so far.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.vime.bonuses.episodic import EpisodicBonus, EpisodicSettings
+from explore.vime.bonuses.episodic import EpisodicBonus, EpisodicSettings, Memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,21 +19,17 @@ class E3BSettings(EpisodicSettings):
 
     ridge: float = 0.1  # lambda
 
-    ranges: ClassVar[dict[str, str]] = {"ridge": "(0, inf)"}
-
 
 class E3B(EpisodicBonus):
     """The squared length of the features of the next observation in the metric of the episode's second moments."""
 
     Settings = E3BSettings
 
-    def empty(self, copies: int) -> dict[str, Tensor]:
+    def empty(self, copies: int) -> Memory:
         size = self.settings.features
         return {"inverse": torch.eye(size).to(self._mean).expand(copies, size, size) / self.settings.ridge}
 
-    def see(
-        self, features: Float[Tensor, "c F"], memory: dict[str, Tensor]
-    ) -> tuple[Float[Tensor, " c"], dict[str, Tensor]]:
+    def see(self, features: Float[Tensor, "c F"], memory: Memory) -> tuple[Float[Tensor, " c"], Memory]:
         inverse = memory["inverse"]
         image = (inverse @ features.unsqueeze(2)).squeeze(2)
         scores = (features * image).sum(1)

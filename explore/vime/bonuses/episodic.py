@@ -15,7 +15,8 @@ from explore.core.rng import Rng
 from explore.vime.bonuses.base import Bonus, InverseBonus, NetSettings, find
 from explore.vime.replay import Replay
 
-__all__ = ["EpisodicBonus", "EpisodicSettings"]
+__all__ = ["EpisodicBonus", "EpisodicSettings", "Memory"]
+Memory = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +47,11 @@ class EpisodicBonus(InverseBonus):
             self.lifelong = cls(own, inputs, outputs, rng.shard(1))
 
     @abstractmethod
-    def empty(self, copies: int) -> dict[str, Tensor]:
+    def empty(self, copies: int) -> Memory:
         """Return the memories of episodes before their first step, [copies, ...] each."""
 
     @abstractmethod
-    def see(
-        self, features: Float[Tensor, "c F"], memory: dict[str, Tensor]
-    ) -> tuple[Float[Tensor, " c"], dict[str, Tensor]]:
+    def see(self, features: Float[Tensor, "c F"], memory: Memory) -> tuple[Float[Tensor, " c"], Memory]:
         """Score one step of each of c copies, and return the scores and the memories after it."""
 
     def score(self, inputs: Tensor, following: Tensor, rng: Rng) -> Float[Tensor, " n"]:
@@ -65,7 +64,9 @@ class EpisodicBonus(InverseBonus):
         if episodes is None:
             return self.score(inputs, following, rng)
         features, scores = self._features(inputs, following), torch.zeros_like(inputs[:, 0])
-        self._grow(int(episodes[:, 0].amax()) + 1)
+        if (more := int(episodes[:, 0].amax()) + 1 - len(self._episodes)) > 0:
+            self._episodes = torch.cat([self._episodes, torch.full((more,), -1, device=self._episodes.device)])
+            self._memory = {name: torch.cat([self._memory[name], new]) for name, new in self.empty(more).items()}
         for rows in _steps(episodes[:, 0]):
             copies, numbers = episodes[rows].unbind(1)
             goes_on = self._episodes[copies] == numbers
@@ -94,12 +95,6 @@ class EpisodicBonus(InverseBonus):
             return 1.0
         scores = self.lifelong.follow(inputs, following, None, rng)
         return (1 + (scores - self._level) / self._spread.clamp_min(1e-30)).clamp(1, 5)
-
-    def _grow(self, copies: int) -> None:
-        if (more := copies - len(self._episodes)) > 0:
-            none = torch.full((more,), -1, device=self._episodes.device)
-            self._episodes = torch.cat([self._episodes, none])
-            self._memory = {name: torch.cat([self._memory[name], new]) for name, new in self.empty(more).items()}
 
     def state_dict(self) -> dict[str, Tensor]:
         inner = self.lifelong.state_dict() if self.lifelong is not None else {}

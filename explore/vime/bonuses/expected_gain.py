@@ -18,8 +18,7 @@ class ExpectedGain(Dynamics):
         posterior: Any = self.posterior
         state, x = self.state.posterior, self.batch(inputs, following).x
         if hasattr(posterior, "expected_gain"):  # in closed form
-            gain: Tensor = posterior.expected_gain(state, x)
-            return gain.squeeze(0)
+            return posterior.expected_gain(state, x).squeeze(0)
         noise = posterior.expected_noise(state)
         outs = (out for _, out in self.predictor(rng).outputs(x))
         return torch.cat([joint_gain(signals(posterior.likelihood, noise, out), None) for out in outs], 1).squeeze(0)

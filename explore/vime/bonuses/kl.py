@@ -29,5 +29,5 @@ class KL(Dynamics):
         posterior: Any = self.posterior
         state, batch = self.state.posterior, self.batch(inputs, following)
         exact = hasattr(posterior, "information_gain")
-        gain: Tensor = posterior.information_gain(state, batch) if exact else posterior.gain(state, batch, rng)
+        gain = posterior.information_gain(state, batch) if exact else posterior.gain(state, batch, rng)
         return gain.squeeze(0)

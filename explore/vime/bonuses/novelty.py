@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.rng import Rng
-from explore.vime.bonuses.episodic import EpisodicBonus, EpisodicSettings
+from explore.vime.bonuses.episodic import EpisodicBonus, EpisodicSettings, Memory
 
 CLUSTER, PSEUDO, KERNEL, MOST = 0.008, 0.001, 0.001, 8.0  # xi, c, epsilon and s_m of the paper
 
@@ -39,13 +39,11 @@ class Novelty(EpisodicBonus):
         super().__init__(settings, inputs, outputs, rng)
         self._distance = rng.tensor([0.0, 0.0])  # sum of mean squared distances of neighbours, and their number
 
-    def empty(self, copies: int) -> dict[str, Tensor]:
+    def empty(self, copies: int) -> Memory:
         seen = self._mean.new_zeros(copies, self.settings.memory, self.settings.features)
         return {"seen": seen, "number": torch.zeros(copies, dtype=torch.long, device=seen.device)}
 
-    def see(
-        self, features: Float[Tensor, "c F"], memory: dict[str, Tensor]
-    ) -> tuple[Float[Tensor, " c"], dict[str, Tensor]]:
+    def see(self, features: Float[Tensor, "c F"], memory: Memory) -> tuple[Float[Tensor, " c"], Memory]:
         seen, number = memory["seen"], memory["number"]
         filled = torch.arange(seen.shape[1], device=seen.device) < number.unsqueeze(1)
         squares = torch.where(filled, (seen - features.unsqueeze(1)).square().sum(2), torch.inf)

@@ -104,6 +104,7 @@ class VIMECallback(BaseCallback):
             other = "VIMEReplayBuffer" if isinstance(self.model, OffPolicyAlgorithm) else "VIMEVecEnv"
             raise InputError(f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use {other}")
         env, normalise = self.training_env, self.model.get_vec_normalize_env()
+        self._normalise = normalise
         if normalise is not None and normalise.observation_space != env.observation_space:
             inner = type(env).__name__
             raise InputError(f"{inner} changes observations outside VecNormalize; put VecNormalize around {inner}")
@@ -119,10 +120,9 @@ class VIMECallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         self._paid = False
-        normalise = self.model.get_vec_normalize_env()
-        if normalise is None:
+        if self._normalise is None:
             return
-        inner = normalise.venv.step_wait
+        inner = self._normalise.venv.step_wait
 
         def step_wait() -> Any:
             # VecNormalize clips last observations and does not store raw ones. A wrapper would do, but EvalCallback
@@ -131,12 +131,11 @@ class VIMECallback(BaseCallback):
             self._ends = last_observations(step[3])
             return step
 
-        normalise.venv.step_wait = step_wait  # type: ignore[method-assign]
+        self._normalise.venv.step_wait = step_wait  # type: ignore[method-assign]
 
     def _on_training_end(self) -> None:
-        normalise = self.model.get_vec_normalize_env()
-        if normalise is not None:
-            vars(normalise.venv).pop("step_wait", None)
+        if self._normalise is not None:
+            vars(self._normalise.venv).pop("step_wait", None)
         if not self._paid:
             self._unpaid()
 
@@ -149,23 +148,22 @@ class VIMECallback(BaseCallback):
         self._last = self._raw(self.model._last_obs)
 
     def _on_step(self) -> bool:
-        normalise, dones = self.model.get_vec_normalize_env(), self.locals["dones"]
+        dones = self.locals["dones"]
         before, self._last = self._last, self._raw(self.locals["new_obs"])
-        ends = last_observations(self.locals["infos"]) if normalise is None else self._ends
+        ends = last_observations(self.locals["infos"]) if self._normalise is None else self._ends
         after = following(self.bonus.observations, self._last, ends)
         # Algorithms that support only discrete actions have no clipped ones.
         actions = self.bonus.actions.many(self.locals.get("clipped_actions", self.locals["actions"]))
         self._steps.append((before, actions, after, self._numbers.episodes(), dones.copy()))
         self._numbers.begin(dones)
-        rewards = normalise.get_original_reward() if normalise else self.locals["rewards"]
+        rewards = self._normalise.get_original_reward() if self._normalise else self.locals["rewards"]
         self.bonus.saw(rewards)
         self._extrinsic.add(rewards, dones)
         return True
 
     def _raw(self, observations: Any) -> Array:
         """Return the current observations as vectors, without the normalisation of VecNormalize."""
-        normalise = self.model.get_vec_normalize_env()
-        return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
+        return self.bonus.observations.many(self._normalise.get_original_obs() if self._normalise else observations)
 
     def _last_values(self) -> Tensor:
         """Compute the critic's values of the observations after the rollout, which sb3_contrib does not provide."""

@@ -6,16 +6,17 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers.vector import DictInfoToList
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, unwrap_vec_normalize
 
 from explore.core.errors import InputError
-from explore.vime.env_wrappers import NORMALISING, VIME, Stepwise, refuse_moving, refuse_relabelling
+from explore.vime.env_wrappers import NORMALISING, VIME, Stepwise, info_of, refuse_moving, refuse_relabelling
 from explore.vime.spaces import Array
 
 
-class VIMEVecEnv(VecEnvWrapper):
+class VIMEVecEnv(VecEnvWrapper, Stepwise):
     """A `VecEnv` whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
 
     The algorithm's seed also seeds the bonus. VecNormalize belongs around this wrapper, not inside.
@@ -26,20 +27,19 @@ class VIMEVecEnv(VecEnvWrapper):
             raise InputError("VIMEVecEnv needs raw observations and rewards; put VecNormalize around it, not inside")
         check_wrapped(venv)
         super().__init__(venv)
-        self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
-        self.bonus = self._stepwise.bonus
+        self._prepare((venv.observation_space, venv.action_space), venv.num_envs, seed, **settings)
         self.training = training
         self._actions: Array | None = None
 
     def reset(self) -> Any:
         observations = self.venv.reset()
-        self._stepwise.begin(self.bonus.observations.many(observations, self.num_envs))
+        self._begin(self.bonus.observations.many(observations, self.num_envs))
         return observations
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Seed the environments, and also the bonus if the bonus has no seed and no data yet."""
         seeds = self.venv.seed(seed)
-        self._stepwise.seed(seed)
+        self._seed_bonus(seed)
         return seeds
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
@@ -54,14 +54,12 @@ class VIMEVecEnv(VecEnvWrapper):
 
     def step_wait(self) -> Any:
         observations, rewards, dones, infos = self.venv.step_wait()
-        paid = self._stepwise.step(
-            self.bonus.observations.many(observations, self.num_envs), cast(Array, self._actions), rewards, dones,
-            ends=last_observations(infos), training=self.training,
-        )  # fmt: skip
-        infos = [info | paid.info(i) for i, info in enumerate(infos)]
+        after, ends = self.bonus.observations.many(observations, self.num_envs), last_observations(infos)
+        paid, ours = self._pay(after, cast(Array, self._actions), rewards, dones, ends=ends)
+        infos = [info | info_of(ours, i) for i, info in enumerate(infos)]
         # Integer rewards would truncate the bonus.
         kind = rewards.dtype if np.issubdtype(rewards.dtype, np.floating) else np.float32
-        return observations, (rewards + paid.intrinsic).astype(kind), dones, infos
+        return observations, (rewards if paid is None else rewards + paid).astype(kind), dones, infos
 
 
 def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
@@ -94,12 +92,12 @@ class BatchedVecEnv(VecEnv):
     """A stable-baselines3 `VecEnv` that wraps a `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
-        if not same_step(env):
+        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
             raise InputError(
                 "stable-baselines3 needs autoreset in the step that ends an episode; give autoreset_mode='SameStep' to "
                 "gymnasium.make_vec for environments of explore, for others AutoresetMode.SAME_STEP in vector_kwargs"
             )
-        self.env = env
+        self.env, self._listed = env, DictInfoToList(env)
         self._actions: Array | None = None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
@@ -113,13 +111,13 @@ class BatchedVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> Any:
-        observations, rewards, terminated, truncated, batched = self.env.step(self._actions)
-        infos, last = _each(batched, self.num_envs), _each(batched.get("final_info", {}), self.num_envs)
+        observations, rewards, terminated, truncated, infos = self._listed.step(self._actions)
         ended = terminated | truncated
-        for i in np.flatnonzero(ended):
-            infos[i] = last[i]  # of the step that ended the episode, not of the reset after it
-            infos[i]["terminal_observation"] = batched["final_obs"][i]
-            infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
+        for i, info in enumerate(infos):
+            last, final = info.pop("final_obs", None), info.pop("final_info", {})
+            if ended[i]:  # the infos of the step that ended the episode, not of the reset after it
+                limited = bool(truncated[i] and not terminated[i])
+                infos[i] = final | {"terminal_observation": last, "TimeLimit.truncated": limited}
         return observations, rewards.astype(np.float32), ended, infos
 
     def close(self) -> None:
@@ -142,20 +140,3 @@ class BatchedVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
-
-
-def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Return whether environments are reset in the step that ends their episode (autoreset mode SAME_STEP)."""
-    return env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
-
-
-def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """Split the infos of a vector environment, which include masks, into one dictionary per environment."""
-    each: list[dict[str, Any]] = [{} for _ in range(n)]
-    for key, values in infos.items():
-        if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):
-            continue
-        parts = _each(values, n) if isinstance(values, dict) else values
-        for i in np.flatnonzero(infos.get(f"_{key}", np.ones(n, bool))).tolist():
-            each[i][key] = parts[i]
-    return each

@@ -124,7 +124,7 @@ class GaussianPosterior(Variational):
         total = precision.logdet() - self.dimension * (1 + math.log(scale))
         for v, m, rows in zip(precision.variance(), mean, self.variances(state), strict=True):
             eta = rows if isinstance(rows, Tensor) else m.new_full((), rows)
-            squares = (scale * v + m.square()).sum(2, keepdim=True)
+            squares = (scale * v.reshape(m.shape) + m.square()).sum(2, keepdim=True)
             total = total + (squares / eta + m.shape[2] * eta.log()).sum((1, 2))
         return 0.5 * total
 

@@ -45,24 +45,18 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
             last = measured.epoch == comparison.posteriors[name].epochs
             return None if last else measured.epoch
         case name, Finished() as finished:
-            finish(run, comparison, name, finished)
-            if name in comparison.posteriors:
+            epochs = comparison.posteriors[name].epochs if name in comparison.posteriors else 0
+            splits = range(1, comparison.settings.splits + 1)
+            values = {tag.partition("/")[2]: v.tolist() for tag, v in finished.scalars.items() if not is_own(tag)}
+            rows = {"posterior": name, "split": splits, "epochs": epochs} | values
+            rows |= {"alive": finished.alive.tolist(), "seconds": round(finished.seconds, 3)}
+            run.rows("results.csv", pd.DataFrame(rows).to_dict("records"))
+            if finished.reliability is not None:  # not of a baseline
+                run.image(file_name(name), epochs, "figures/reliability", diagram({name: finished.reliability}))
                 assert comparison.saved is not None
                 saved.write(run.folder, comparison.saved, more=True)
             return 0
     return None
-
-
-def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
-    """Write the results and the reliability diagram of a finished posterior."""
-    epochs = comparison.posteriors[name].epochs if name in comparison.posteriors else 0
-    splits = range(1, comparison.settings.splits + 1)
-    values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not is_own(tag)}
-    rows = {"posterior": name, "split": splits, "epochs": epochs} | values
-    rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
-    run.rows("results.csv", pd.DataFrame(rows).to_dict("records"))
-    if fitted.reliability is not None:
-        run.image(file_name(name), epochs, "figures/reliability", diagram({name: fitted.reliability}))
 
 
 def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
@@ -228,7 +222,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
     columns += (table.set_index("posterior") for table in tables(results, validation).values())
     note = "Grey: single splits. Dot and bar: mean ± standard error. Differences are paired by split."
     scores = pd.concat(columns, axis=1).reset_index()
-    yield page.Section("Scores", _splits(results, titles), [note], **page.cells(scores))
+    yield page.Section("Scores", _splits(results, titles), [note], table=scores)
     yield drawing.learning_curves(runs, titles, "Means over splits.")
     sets, missing = readable(runs, "data", lambda run: run.settings.table()[0])
     yield from missing

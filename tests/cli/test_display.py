@@ -70,7 +70,7 @@ def test_long_names_wrap(capsys, monkeypatch):
 def test_classes_that_look_like_styles_are_told_apart(capsys):
     """Both were shown as S."""
     found = pd.DataFrame({"_p_S[a]": [0.25], "_p_S[b]": [0.75], "_class": ["S[b]"]})
-    session._print("x", found, None, (), {"as_json": False})
+    session._show(found)
     shown = capsys.readouterr().out
     assert "p_S[a]" in shown and "p_S[b]" in shown and shown.count("S[b]") == 2
 
@@ -101,7 +101,7 @@ def test_a_page_of_odd_texts_is_well_formed(drawn_in_full):
     axes = figure.add_subplot()
     odd = [text for text in ODD if text.isascii()]
     axes.set_xticks(range(len(odd)), [display.literal(text) for text in odd])
-    section = page.Section("\x1b$", figure, ODD, ODD, ODD, [ODD])
+    section = page.Section("\x1b$", figure, ODD, ODD, pd.DataFrame([ODD], columns=ODD))
     page.write(Path("page.html"), "e\x1b[31mred", [section])
     text = Path("page.html").read_text(encoding="utf-8")
     assert not set(map(chr, (*range(9), *range(11, 32)))) & set(text) and r"<h1>e\x1b[31mred</h1>" in text

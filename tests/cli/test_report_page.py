@@ -221,8 +221,8 @@ def test_coverage_counts_what_central_intervals_hold():
 
 def test_what_was_asked_and_answered(runs):
     history = suggest.read(Opened("pool.explore", runs / "pool.explore", "suggest", {}, (), {}))
-    answers = [(s["id"], s["round"], s["answer"] and s["answer"]["values"]) for s in history.suggestions]
-    assert answers == [("p", 1, {TARGET: [2.5]}), ("q", 1, {TARGET: [9.0]}), ("r", 2, None)]
+    answers = [(s["id"], s["round"], s["measured"]) for s in history.suggestions]
+    assert answers == [("p", 1, {TARGET: 2.5}), ("q", 1, {TARGET: 9.0}), ("r", 2, {})]
     result = report(runs / "pool.explore")
     assert "no model is fitted yet" in result.stderr
     shown = Page(Path("report.html")).sections
@@ -362,7 +362,8 @@ def test_confusions_of_many_classes_are_a_table():
     y, called = np.arange(count), np.roll(np.arange(count), 1)
     tested = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
     found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None, ("", "")))
-    assert found.figure is None and len(found.rows) == classify.PAIRS and found.rows[3] == ["3", "2", "1", "1"]
+    assert found.figure is None and len(found.table) == classify.PAIRS
+    assert found.table.iloc[3].tolist() == ["3", "2", "1", "1"]
     assert found.sentences[1] == f"No plot: {count} classes are too many (at most {classify.DRAWN})."
 
 
@@ -378,4 +379,4 @@ def test_runs_on_several_data_sets_have_no_page_in_common(command):
 
 def test_settings_that_differ_come_first():
     section = page.settings({"a": {"x": 1, "y": {"z": [1, 2]}}, "b": {"x": 1, "y": {"z": [1, 3]}, "w": None}})
-    assert section.rows == [["y.z", "1, 2", "1, 3"], ["w", "", "None"], ["x", "1", "1"]]
+    assert section.table.to_numpy().tolist() == [["y.z", "1, 2", "1, 3"], ["w", "", "None"], ["x", "1", "1"]]

@@ -197,13 +197,13 @@ def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
         arms[metric] |= {run.prefix + arm: curve for arm, curve in every.items()}
     warnings = [f"{failed} fits diverged and were stopped."] if failed else []
     note = "Mean over trials ± one standard error. Test points are never labelled."
-    yield page.Section("Learning curves", figure(arms), [note], warnings, _joined(arms))
+    yield page.Section("Learning curves", figure(arms), [note], warnings, **page.cells(_joined(arms)))
     if any(differences.values()):
         drawn = figure(differences)
         for axes in drawn.axes:
             axes.axhline(0, color="black", linewidth=1)
         note = "Paired by trial, from the same start. An error below 0 means that the rule beat random labelling."
-        yield page.Section("Difference from random labelling", drawn, [note], table=_joined(differences))
+        yield page.Section("Difference from random labelling", drawn, [note], **page.cells(_joined(differences)))
     sets, missing = readable(runs, "data", lambda run: run.settings.table()[0])
     yield from missing
     selected = {run: run.table("selected.csv") for run in runs if run.sizes.get("selected.csv")}

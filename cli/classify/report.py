@@ -185,7 +185,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
             scores = {title: _text(row[metric]) for metric, title in METRICS.items() if metric in row}
             rows.append(run_of | scores | {"seconds per epoch": f"{row.epoch_seconds:.3g}"})
         failed = [f"The fit of {name} diverged and was stopped." for name, row in results.items() if not row.alive]
-        yield page.Section("Scores", warnings=failed, table=pd.DataFrame(rows).fillna(""))
+        yield page.Section("Scores", warnings=failed, **page.cells(pd.DataFrame(rows).fillna("")))
     yield drawing.learning_curves(runs, {m: title for m, title in METRICS.items() if not m.startswith("auroc")})
     done = [run for run in runs if run.name in results]
     predictions, damaged = readable(done, "results", read)
@@ -232,11 +232,11 @@ def _confusions(tested: Tested) -> page.Section:
     most = wrong[wrong > 0].sort_values(kind="stable", ascending=False).head(PAIRS)
     pairs = [divmod(pair, len(names)) for pair in most.index.tolist()]
     rows = [[names[t], names[c], str(counts[t, c]), f"{shares[t, c]:.3g}"] for t, c in pairs]
-    table = pd.DataFrame(rows, columns=["class", "predicted as", "images", "share of the class"])
+    table: Any = {"header": ("class", "predicted as", "images", "share of the class"), "rows": rows}
     notes = [f"{int(wrong.sum())} of {counted(len(tested.y), 'image')} misclassified."]
     if len(names) > DRAWN:
         notes.append(f"No plot: {len(names)} classes are too many (at most {DRAWN}).")
-        return page.Section("Confusions", None, notes, table=table)
+        return page.Section("Confusions", None, notes, **table)
     side, labels = 2.5 + 0.28 * len(names), list(map(literal, names))
     figure, (axes,) = drawing.panels(1, width=side + 1, height=side)
     axes.grid(visible=False)
@@ -245,7 +245,7 @@ def _confusions(tested: Tested) -> page.Section:
     axes.set_yticks(range(len(names)), labels, fontsize="small")
     axes.set(xlabel="predicted as", ylabel="class")
     figure.colorbar(image, ax=axes, label="share of the class")
-    return page.Section("Confusions", figure, notes, table=table)
+    return page.Section("Confusions", figure, notes, **table)
 
 
 def _pictures(x: Any, tested: Tested) -> Iterator[page.Section]:

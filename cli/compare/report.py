@@ -222,7 +222,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
     columns += (table.set_index("posterior") for table in tables(results, validation).values())
     note = "Grey: single splits. Dot and bar: mean ± standard error. Differences are paired by split."
     scores = pd.concat(columns, axis=1).reset_index()
-    yield page.Section("Scores", _splits(results, titles), [note], table=scores)
+    yield page.Section("Scores", _splits(results, titles), [note], **page.cells(scores))
     yield drawing.learning_curves(runs, titles, "Means over splits.")
     sets, missing = readable(runs, "data", lambda run: run.settings.table()[0])
     yield from missing

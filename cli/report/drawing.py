@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from explore.cli.display import literal
-from explore.cli.report.page import Section
+from explore.cli.report.page import Section, cells
 from explore.cli.report.session import Opened, readable
 from explore.core.errors import InputError
 from explore.data import Dataset
@@ -175,7 +175,7 @@ def calibration(every: Mapping[str, HeldOut], note: str) -> Section:
     of_classes = next(iter(every.values())).y.ndim == 1
     figure, rows = (_classes if of_classes else _numbers)(every)
     table = pd.DataFrame(rows).map(lambda score: score if isinstance(score, str) else f"{score:.4g}")
-    return Section("Calibration" if of_classes else "Calibration and residuals", figure, [note], table=table)
+    return Section("Calibration" if of_classes else "Calibration and residuals", figure, [note], **cells(table))
 
 
 def coverage(tested: HeldOut) -> np.ndarray:

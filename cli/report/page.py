@@ -29,7 +29,8 @@ class Section(NamedTuple):
     figure: Figure | None = None
     sentences: Sequence[str] = ()
     warnings: Sequence[str] = ()  # also printed in the terminal
-    table: pd.DataFrame = pd.DataFrame()  # of strings
+    header: Sequence[str] = ()  # column names of a table
+    rows: Sequence[Sequence[str]] = ()
     fold: bool = False  # whether the table is collapsed at first
 
     @property
@@ -77,6 +78,11 @@ def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
     return list(figures)
 
 
+def cells(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the arguments `header` and `rows` of a `Section` that shows a table of strings."""
+    return {"header": list(table), "rows": table.to_numpy().tolist()}
+
+
 def settings(every: Mapping[str, dict[str, Any]]) -> Section:
     """Return a section with the settings of all runs side by side; settings that differ come first."""
     columns = {}
@@ -85,4 +91,4 @@ def settings(every: Mapping[str, dict[str, Any]]) -> Section:
         columns[name] = recorded.map(lambda v: ", ".join(map(str, v)) if isinstance(v, list) else str(v))
     table = pd.concat(columns, axis=1).fillna("").rename_axis("setting").reset_index()
     order = table[list(every)].nunique(axis=1).eq(1).sort_values(kind="stable").index
-    return Section("Settings", table=table.loc[order], fold=True)
+    return Section("Settings", fold=True, **cells(table.loc[order]))

@@ -94,8 +94,7 @@ def _rounds(history: History) -> Section:
     pending = sum(row.pending is not None for row in history.state.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
     sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."
-    table = pd.DataFrame(rows, columns=header)
-    return Section("Suggestions and measurements", figure, [sentence], table=table)
+    return Section("Suggestions and measurements", figure, [sentence], header=header, rows=rows)
 
 
 def _text(value: Any) -> str:
@@ -192,4 +191,4 @@ def _steps(history: History) -> Section:
             measured = [f"{t} {', '.join(results[t]) or 'none'}, from {change['from']}" for t, change in changes]
             names.append(f"{short(name)} ({'; '.join(measured)})" if measured else short(name))
         rows.append([str(number), step["time"][:16].replace("T", " "), step["kind"], ", ".join(names)])
-    return Section("Steps", table=pd.DataFrame(rows, columns=["batch", "time (UTC)", "step", "rows"]), fold=True)
+    return Section("Steps", header=["batch", "time (UTC)", "step", "rows"], rows=rows, fold=True)

@@ -13,7 +13,7 @@ from scipy.stats import trim_mean
 from explore.cli.display import literal
 from explore.cli.estimate import decimals, estimate
 from explore.cli.report import drawing
-from explore.cli.report.page import Section, save
+from explore.cli.report.page import Section, cells, save
 from explore.cli.report.session import Opened
 from explore.cli.rl.experiment import Experiment
 from explore.cli.rl.settings import OFF_POLICY, Settings
@@ -197,7 +197,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
         returns = [row["return"] for row in results(table)]
         rows.append({"posterior": label, "seeds": str(len(returns)), "steps": str(table.timesteps.max())})
         rows[-1][f"return in the last {LAST} iterations"] = estimate(returns).text(decimals(returns))
-    yield Section("Returns", figure, notes, table=pd.DataFrame(rows))
+    yield Section("Returns", figure, notes, **cells(pd.DataFrame(rows)))
     yield Section("Rewards, bonus and dynamics", _figure(tables, [name for name in PANELS if name != RETURN]))
 
 

@@ -125,11 +125,9 @@ class Training:
             training.close()
 
     def close(self) -> None:
-        """Close the environments."""
         cast(VecEnv, self.model.get_env()).close()
 
     def learn(self, callbacks: list[BaseCallback]) -> None:
-        """Train to the end with these `callbacks`."""
         steps = self._settings.timesteps - self.model.num_timesteps
         self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
 

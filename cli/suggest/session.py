@@ -61,8 +61,7 @@ def run(options: Mapping[str, Any]) -> None:
         if options["undo"]:
             campaign.undo()
         named = [name for kind in ("skip", "release", "retract") for name in options[kind]]
-        listed = labels.columns.get(ID, ()) if labels else ()
-        content = table.match(campaign, content, [*campaign.state.rows, *listed, *named], labels)
+        content = table.match(campaign, content, named, labels)
         for kind in ("retract", "release", "skip"):
             if options[kind]:
                 campaign.operate(kind, None if kind == "release" and "all" in options[kind] else options[kind])
@@ -73,16 +72,13 @@ def run(options: Mapping[str, Any]) -> None:
             campaign.save()
             _write(beside, state, old)
         report.note(notes, options)
-        chosen = None
-        if not operates:
-            content, chosen = _suggest(content, campaign, now, device, options)
-        written = []
+        content, chosen = (content, None) if operates else _suggest(content, campaign, now, device, options)
+        more = [*chosen.notes] if chosen else []
         if not dry:
             if chosen and chosen.saved:
                 saved.write(beside, chosen.saved)
             report.check(out, beside)  # again: cells may have been filled in during a fit
-            written = report.write(out, content, campaign, now)
-        more = [*(chosen.notes if chosen else []), *written]
+            more += report.write(out, content, campaign, now)
         report.note(more, options)
         report.say(content, campaign, chosen, now, out, [*notes, *more], options)
 

@@ -173,13 +173,15 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
     return cells._replace(columns=columns, decimal=".")
 
 
-def match(campaign: Campaign, table: Table, names: Iterable[str], labels: Cells | None = None) -> Table:
+def match(campaign: Campaign, table: Table, named: Iterable[str], labels: Cells | None = None) -> Table:
     """Let the campaign read the table and labels; return the table.
 
-    Of a folder of Parquet files, only measured rows and the rows `names` become cells; the others stay in their files.
+    Of a folder of Parquet files, only measured rows, those that the campaign or labels know, and rows `named` by an
+    option become cells; the others stay in their files.
     """
     places, columns = table.whole.lines, table.whole.columns
     if isinstance(places, Places) and isinstance(columns, Columns):
+        names = [*campaign.state.rows, *(labels.columns.get(ID, ()) if labels else ()), *named]
         rows = sorted({*table.measured, *(row for row in map(places.row, names) if row is not None)})
         lines = [places[row] for row in rows]
         written = table.whole._replace(columns=columns.of(rows), lines=lines)
@@ -193,8 +195,8 @@ def match(campaign: Campaign, table: Table, names: Iterable[str], labels: Cells 
 def suggest(campaign: Campaign, table: Table, rows: list[int], values: list[dict[Any, Any]]) -> Table:
     """Mark rows of the table as pending, with these values; return the table, with these rows as cells."""
     if isinstance(table.whole.lines, Places):
-        notes, names = list(campaign.notes), [*campaign.state.rows, *(table.whole.lines[row] for row in rows)]
-        table = match(campaign, table, names)
+        notes = list(campaign.notes)
+        table = match(campaign, table, [table.whole.lines[row] for row in rows])
         campaign.notes = notes  # without those that this reading repeats
     at = {row: i for i, row in enumerate(table.at)}
     campaign.suggest([at[row] for row in rows], values)

@@ -101,7 +101,7 @@ def test_a_page_of_odd_texts_is_well_formed(drawn_in_full):
     axes = figure.add_subplot()
     odd = [text for text in ODD if text.isascii()]
     axes.set_xticks(range(len(odd)), [display.literal(text) for text in odd])
-    section = page.Section("\x1b$", figure, ODD, ODD, pd.DataFrame([ODD], columns=ODD))
+    section = page.Section("\x1b$", figure, ODD, ODD, ODD, [ODD])
     page.write(Path("page.html"), "e\x1b[31mred", [section])
     text = Path("page.html").read_text(encoding="utf-8")
     assert not set(map(chr, (*range(9), *range(11, 32)))) & set(text) and r"<h1>e\x1b[31mred</h1>" in text

@@ -362,8 +362,7 @@ def test_confusions_of_many_classes_are_a_table():
     y, called = np.arange(count), np.roll(np.arange(count), 1)
     tested = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
     found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None, ("", "")))
-    assert found.figure is None and len(found.table) == classify.PAIRS
-    assert found.table.iloc[3].tolist() == ["3", "2", "1", "1"]
+    assert found.figure is None and len(found.rows) == classify.PAIRS and found.rows[3] == ["3", "2", "1", "1"]
     assert found.sentences[1] == f"No plot: {count} classes are too many (at most {classify.DRAWN})."
 
 
@@ -379,4 +378,4 @@ def test_runs_on_several_data_sets_have_no_page_in_common(command):
 
 def test_settings_that_differ_come_first():
     section = page.settings({"a": {"x": 1, "y": {"z": [1, 2]}}, "b": {"x": 1, "y": {"z": [1, 3]}, "w": None}})
-    assert section.table.to_numpy().tolist() == [["y.z", "1, 2", "1, 3"], ["w", "", "None"], ["x", "1", "1"]]
+    assert section.rows == [["y.z", "1, 2", "1, 3"], ["w", "", "None"], ["x", "1", "1"]]

@@ -18,6 +18,7 @@ from explore.core.rng import Rng
 from explore.execution import parallel
 from explore.images import Images, load, read as read_images, read_inputs
 from explore.images.base import ImageFiles
+from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
 from explore.learning import build, classification
 from explore.learning.fit import Augmentation, Epoch, ImageFeed, batches
@@ -89,6 +90,10 @@ class Settings:
             self, fingerprint=whole, augment=augment, stream=isinstance(images.x, ImageFiles),
             outputs=outputs if self.outputs is None else self.outputs, posterior_settings=settings,
         )  # fmt: skip
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
+        """Build the posterior over a network's weights, for images of shape (channels, height, width)."""
+        return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
 
 def fingerprint(images: Images) -> str:
@@ -167,10 +172,9 @@ class Experiment:
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         images, self.settings = settings.load()
-        chosen = self.settings.posterior_settings
         self.rng = Rng(settings.seed, device)
         self.name, self.classes, self.shape = images.name, images.classes, images.shape
-        self.posterior = build.posterior(self.settings, self.shape, len(self.classes), settings.posterior, chosen, {})
+        self.posterior = self.settings.build(self.shape, len(self.classes))
         classification.check_warmup(self.posterior, settings.warmup)
         problem.check_memory(self.posterior, 1, settings.samples)
         mean, scale = map(self.rng.tensor, images.moments())

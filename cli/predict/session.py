@@ -58,14 +58,14 @@ def _predicted(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predict the rows of a table or the images at a path, and write them to `out`, if any. Also return notes."""
     try:
-        cells, x, notes = model.read(path, options["sheet"])
+        cells, x, reading = model.read(path, options["sheet"])
     except (OSError, ImportError) as error:
         raise InputError(str(error)) from error
     frame = model.predictions(x, options["level"], levels).add_prefix(PREFIX)
     curved = curvature_note(model.fitted.initial_curvature_share.tolist())
     replaced = [str(name) for name in frame if name in cells.columns]
     clash = f"Replaced the columns {', '.join(replaced)} of {path}." if replaced else ""
-    notes = [*notes, *filter(None, (curved, clash)), *(tables.write(out, cells, frame) if out else ())]
+    notes = [*reading, *filter(None, (curved, clash)), *(tables.write(out, cells, frame) if out else ())]
     if model.images:
         frame.insert(0, "image", cells.columns["image"])
     return frame, notes

@@ -62,7 +62,7 @@ def read(run: Opened) -> History:
     rounds = {batch: i for i, batch in enumerate(dict.fromkeys(event["batch"] for event in suggestions), 1)}
     for event in suggestions:
         answers = (e for e in measurements if e["id"] == event["id"] and e["batch"] > event["batch"])
-        answer = next(answers, {"time": None, "values": {}})
+        answer: Event = next(answers, {"time": None, "values": {}})
         event |= {"round": rounds[event["batch"]], "answered": answer["time"], "measured": answer["values"]}
     return History(state, state.targets, suggestions, measurements)
 

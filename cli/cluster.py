@@ -33,14 +33,12 @@ class Backend(ParallelBackendBase):
         return n_jobs
 
     def submit(self, func: Callable[[], Any], callback: Any = None) -> Any:
-        """Start a call, and return its future."""
         assert self._submit is not None
         future = self._submit(func)
         future.add_done_callback(callback)
         return future
 
     def retrieve_result_callback(self, out: Any) -> Any:
-        """Return the result of a finished future, or raise its error."""
         return out.result()
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import platform
 
 import click
 
@@ -32,9 +33,22 @@ class Commands(click.Group):
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        display.echo(importlib.import_module("explore.cli.version").describe())
-        ctx.exit()
+    """Print the facts that a bug report needs: versions, devices and the number of threads."""
+    if not asked or ctx.resilient_parsing:
+        return
+    import torch
+
+    from explore.core import machine
+    from explore.runs import provenance
+
+    versions = provenance.versions()
+    display.echo(f"explore, version {versions.pop('explore')}")
+    display.echo(f"Python {versions.pop('python')} on {platform.platform()}")
+    display.echo(", ".join(f"{name} {version}" for name, version in versions.items()))
+    gpus = (f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))
+    display.echo(f"devices: {', '.join(['cpu', *gpus])}")
+    display.echo(f"threads: 1 (change with --threads), {machine.cores()} cores")
+    ctx.exit()
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

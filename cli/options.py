@@ -4,7 +4,7 @@ import functools
 import importlib
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -34,6 +34,10 @@ SEED = click.IntRange(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomSta
 # Limits far above the defaults; larger values would exhaust the memory at once.
 TRIALS, COPIES, SAMPLES = click.IntRange(1, 10_000), click.IntRange(1, 100_000), click.IntRange(2, 100_000)
 THREADS = click.IntRange(1, machine.THREADS)
+# Of `explore rl`; its settings map these names to classes of stable-baselines3.
+Algorithm = Literal[
+    "trpo", "ppo", "ppo_lstm", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"
+]  # fmt: skip
 # Options that may change when a run is resumed: they affect at most the last digits of results.
 FREE = {"resume", "cluster", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
@@ -123,41 +127,43 @@ jobs = _together(
 samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions.")
 
 
-def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
-    """Run a command: with `start.run` if it writes a run folder, else with the module `session` of its package.
+def run(options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
+    """Run the current command: with `start.run` if it writes a run folder, else with its package's module `session`.
 
     --resume may increase the options in `totals`. The modules import torch.
     """
-    check_empty(ctx)
+    check_empty()
+    command = click.get_current_context().command.name or ""
     if "resume" not in options:
-        importlib.import_module(f"explore.cli.{ctx.command.name}.session").run(options)
+        importlib.import_module(f"explore.cli.{command}.session").run(options)
         return
     if options["resume"]:
-        refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")
-    extend = {name: options[name] for name in on_command_line(ctx) if name in totals and options["resume"]}
+        refuse({*totals, *FREE}, "--resume continues with the recorded settings")
+    extend = {name: options[name] for name in on_command_line() if name in totals and options["resume"]}
     from explore.cli import ranks, start
 
-    command = ctx.command.name or ""
     with ranks.joined(command):
         start.run(command, {**options, "extend": extend})
 
 
-def check_empty(ctx: click.Context) -> None:
+def check_empty() -> None:
     """Raise InputError if an option is an empty string, e.g. `--resume "$RUN"` with RUN unset."""
+    ctx = click.get_current_context()
     for option in ctx.command.params:
         value = ctx.params.get(option.name or "")
         if option.name != "drop_columns" and (value == "" or (isinstance(value, tuple) and "" in value)):
             raise InputError(f"{option.opts[0]} is empty. Pass a value, or leave it out")
 
 
-def refuse(ctx: click.Context, allowed: Collection[str], reason: str) -> None:
+def refuse(allowed: Collection[str], reason: str) -> None:
     """Raise InputError, with `reason`, if the command line has an option that is not in `allowed`."""
-    if excluded := [option for name, option in on_command_line(ctx).items() if name not in allowed]:
-        names = sorted(p.opts[0] for p in ctx.command.params if p.name in allowed)
+    if excluded := [option for name, option in on_command_line().items() if name not in allowed]:
+        names = sorted(p.opts[0] for p in click.get_current_context().command.params if p.name in allowed)
         raise InputError(f"{reason}. Leave out {', '.join(excluded)} (allowed: {', '.join(names)})")
 
 
-def on_command_line(ctx: click.Context) -> dict[str, str]:
+def on_command_line() -> dict[str, str]:
     """Return the options that the user passed, as a dict from name to flag, e.g. {"seed": "--seed"}."""
+    ctx = click.get_current_context()
     options = {parameter.name or "": parameter.opts[0] for parameter in ctx.command.params}
     return {n: o for n, o in options.items() if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}

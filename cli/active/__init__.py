@@ -31,8 +31,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, STORED, TRIALS
 @options.jobs
 @options.samples
 @options.session
-@click.pass_context
-def command(ctx: click.Context, **values: object) -> None:
+def command(**values: object) -> None:
     """Simulate pool-based active learning on labelled data, and compare it with random choice.
 
     Every trial splits the data at random into labelled points, test points and a pool. In every round, the posterior
@@ -45,4 +44,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore active --resume runs/active-boston-gp-variance-reduction
     explore active --resume runs/active-boston-gp-variance-reduction --rounds 20   # extend a run
     """  # noqa: D301
-    options.run(ctx, values, ("rounds",))
+    options.run(values, ("rounds",))

@@ -54,8 +54,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, SHARE
     help="Test and save a checkpoint N times, evenly spaced over epochs; at most once per epoch.",
 )  # fmt: skip
 @options.session
-@click.pass_context
-def command(ctx: click.Context, **values: object) -> None:
+def command(**values: object) -> None:
     """Train a posterior over the weights of an image network, and evaluate the predicted class probabilities.
 
     Report test error, log-likelihood, Brier score, calibration error (15 bins), and the detection of
@@ -67,4 +66,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore classify --images photos --size 64 --net resnet18 -p net.width=32
     explore classify --resume runs/classify-mnist-lenet5-vogn
     """  # noqa: D301
-    options.run(ctx, values)
+    options.run(values)

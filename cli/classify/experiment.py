@@ -95,28 +95,6 @@ class Settings:
         """Build the posterior over a network's weights, for images of shape (channels, height, width)."""
         return build.posterior(self, shape, classes, self.posterior, self.posterior_settings, {})
 
-    def load_ood(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str, "Settings"]:
-        """Load the out-of-distribution images. Raise InputError if the images have changed since the run began.
-
-        Return the images (None without a test), a note on them, and settings with the images' fingerprint.
-        """
-        if self.ood is None:
-            return None, "", self
-        if Path(self.ood).is_absolute():
-            if not Path(self.ood).exists():
-                raise InputError(f"--ood {self.ood} no longer exists. Restore it to continue")
-            x, note = (inputs := read_inputs(Path(self.ood), shape)).x, inputs.note
-        else:
-            images = load(self.ood)
-            if images.shape != shape:
-                problem = f"have shape {list(images.shape)}, but the run expects {list(shape)}"
-                advice = "Pass --ood with a set of that shape, or with a folder of images, which are rescaled"
-                raise InputError(f"images of {self.ood} {problem}. {advice}")
-            x, note = np.asarray(images.test_x), ""
-        digest = hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
-        check_unchanged(f"the images of {self.ood}", self.ood_fingerprint, digest)
-        return x, f"Out-of-distribution images: {note}" if note else "", replace(self, ood_fingerprint=digest)
-
 
 def fingerprint(images: Images) -> str:
     """Return a hash of a data set. For images that stay in files, hash file paths and sizes instead of pixels."""
@@ -127,6 +105,21 @@ def fingerprint(images: Images) -> str:
         else:
             whole.update(np.ascontiguousarray(part).data)
     return whole.hexdigest()
+
+
+def _read_ood(ood: str, shape: tuple[int, int, int]) -> tuple[np.ndarray, str]:
+    """Read the out-of-distribution images at a path or of a data set. Also return a note on their conversion, or ""."""
+    if Path(ood).is_absolute():
+        if not Path(ood).exists():
+            raise InputError(f"--ood {ood} no longer exists. Restore it to continue")
+        inputs = read_inputs(Path(ood), shape)
+        return inputs.x, f"Out-of-distribution images: {inputs.note}" if inputs.note else ""
+    images = load(ood)
+    if images.shape != shape:
+        problem = f"have shape {list(images.shape)}, but the run expects {list(shape)}"
+        advice = "Pass --ood with a set of that shape, or with a folder of images, which are rescaled"
+        raise InputError(f"images of {ood} {problem}. {advice}")
+    return np.asarray(images.test_x), ""
 
 
 def _place(ood: str | None) -> str | None:
@@ -245,16 +238,20 @@ class Experiment:
 
     def _load_ood(self) -> str:
         """Load the out-of-distribution images, if any. Return a note on their conversion or their absence, or ""."""
+        s = self.settings
+        if s.ood is None:
+            return ""
         try:
-            images, converted, settings = self.settings.load_ood(self.shape)
-            if images is not None:
-                parallel.share(len(images))
-            self.settings, self._ood = settings, images
+            images, note = _read_ood(s.ood, self.shape)
+            digest = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
+            check_unchanged(f"the images of {s.ood}", s.ood_fingerprint, digest)
+            parallel.share(len(images))
         except InputError as error:
-            if self.settings.ood != PAIRS.get(self.settings.dataset or ""):  # the user asked for these images
+            if s.ood != PAIRS.get(s.dataset or ""):  # the user asked for these images
                 raise
-            return f"Skipped the out-of-distribution test on {self.settings.ood}: {str(error).rstrip('.')}."
-        return converted
+            return f"Skipped the out-of-distribution test on {s.ood}: {str(error).rstrip('.')}."
+        self.settings, self._ood = replace(s, ood_fingerprint=digest), images
+        return note
 
     def _notes(self, *notes: str) -> Iterator[str]:
         s = self.settings

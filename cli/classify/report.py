@@ -74,28 +74,24 @@ def write(run: Run, experiment: Experiment, event: Event) -> int | None:
             run.scalars(series, event.epoch, event.scalars)
             return event.epoch if event.epoch < experiment.total else None
         case Finished():
-            _finish(run, experiment, event, series)
+            tested, values = _tested(experiment, event), metrics(event)
+            row = {"posterior": s.posterior, "net": s.net, "epochs": experiment.total} | values | _success(event)
+            arrays: dict[str, Any] = {"y": tested.y, "index": tested.places, "classes": np.array(tested.classes)}
+            for kind, images in (("", tested.images), ("other_", tested.ood)):
+                if images:
+                    arrays[f"{kind}probabilities"] = images.probabilities.numpy()
+                    arrays[f"{kind}information"] = images.information.numpy()
+            with files.replacing(run.folder / saved.PROBABILITIES) as draft, open(draft, "wb") as file:
+                np.savez_compressed(file, **arrays, run=np.array(run_id(run.folder)))
+            run.rows("results.csv", [row])
+            if detection := {f"test/{name}": value for name, value in values.items() if name.startswith("auroc")}:
+                run.scalars(series, experiment.total, detection)
+            for name, figure in tested.figures(s.posterior).items():
+                run.image(series, experiment.total, f"figures/{name}", figure)
+            assert experiment.saved is not None
+            saved.write(run.folder, experiment.saved)
             return experiment.total
     return None
-
-
-def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -> None:
-    s, tested, values = experiment.settings, _tested(experiment, finished), metrics(finished)
-    row = {"posterior": s.posterior, "net": s.net, "epochs": experiment.total} | values | _success(finished)
-    arrays: dict[str, Any] = {"y": tested.y, "index": tested.places, "classes": np.array(tested.classes)}
-    for kind, images in (("", tested.images), ("other_", tested.ood)):
-        if images:
-            arrays[f"{kind}probabilities"] = images.probabilities.numpy()
-            arrays[f"{kind}information"] = images.information.numpy()
-    with files.replacing(run.folder / saved.PROBABILITIES) as draft, open(draft, "wb") as file:
-        np.savez_compressed(file, **arrays, run=np.array(run_id(run.folder)))
-    run.rows("results.csv", [row])
-    if detection := {f"test/{name}": value for name, value in values.items() if name.startswith("auroc")}:
-        run.scalars(series, experiment.total, detection)
-    for name, figure in tested.figures(s.posterior).items():
-        run.image(series, experiment.total, f"figures/{name}", figure)
-    assert experiment.saved is not None
-    saved.write(run.folder, experiment.saved)
 
 
 def _tested(experiment: Experiment, finished: Finished) -> Tested:
@@ -236,11 +232,11 @@ def _confusions(tested: Tested) -> page.Section:
     most = wrong[wrong > 0].sort_values(kind="stable", ascending=False).head(PAIRS)
     pairs = [divmod(pair, len(names)) for pair in most.index.tolist()]
     rows = [[names[t], names[c], str(counts[t, c]), f"{shares[t, c]:.3g}"] for t, c in pairs]
+    table: Any = {"header": ("class", "predicted as", "images", "share of the class"), "rows": rows}
     notes = [f"{int(wrong.sum())} of {counted(len(tested.y), 'image')} misclassified."]
-    header = ("class", "predicted as", "images", "share of the class")
     if len(names) > DRAWN:
         notes.append(f"No plot: {len(names)} classes are too many (at most {DRAWN}).")
-        return page.Section("Confusions", None, notes, header=header, rows=rows)
+        return page.Section("Confusions", None, notes, **table)
     side, labels = 2.5 + 0.28 * len(names), list(map(literal, names))
     figure, (axes,) = drawing.panels(1, width=side + 1, height=side)
     axes.grid(visible=False)
@@ -249,7 +245,7 @@ def _confusions(tested: Tested) -> page.Section:
     axes.set_yticks(range(len(names)), labels, fontsize="small")
     axes.set(xlabel="predicted as", ylabel="class")
     figure.colorbar(image, ax=axes, label="share of the class")
-    return page.Section("Confusions", figure, notes, header=header, rows=rows)
+    return page.Section("Confusions", figure, notes, **table)
 
 
 def _pictures(x: Any, tested: Tested) -> Iterator[page.Section]:

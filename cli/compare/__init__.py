@@ -38,8 +38,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, SHARE, TRIALS
 @options.jobs
 @options.samples
 @options.session
-@click.pass_context
-def command(ctx: click.Context, **values: object) -> None:
+def command(**values: object) -> None:
     """Train posteriors on the same splits of a data set, and compare them.
 
     Print tables of test error and log-likelihood. Write results.csv, reliability diagrams, and TensorBoard curves with
@@ -51,4 +50,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore compare --posterior noisy-kfac --grid lr=0.01,0.03 --grid beta=0.01,0.1 --validate 0.2
     explore compare --resume runs/compare-boston
     """  # noqa: D301
-    options.run(ctx, values)
+    options.run(values)

@@ -15,7 +15,6 @@ from explore.cli import problem, start
 from explore.core import machine, tree
 from explore.core.errors import InputError, counted, one_of, shown
 from explore.core.rng import Rng
-from explore.core.shapes import State
 from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
@@ -193,44 +192,37 @@ class Experiment:
                 emit((name, event))
                 begin = machine.seconds(self.rng.device)
             assert last is not None and last.epoch == posterior.epochs
-            self.finished[name] = self._finish(posterior, last.scalars, last.state)
-            self._saved, self._seconds = None, 0.0
-            self.saved = self._to_save(name, last.state, last.scalars.get(FACTOR))
+            self._finish(name, last)
             emit((name, self.finished[name]))
         for name in s.baselines:
             if name not in self.finished:
-                self.finished[name] = self._baseline()
+                begin = machine.seconds(self.rng.device)
+                scores = baselines.boosting(self.splits, s.seed, s.jobs)
+                every = {tag: torch.full((s.splits,), torch.nan) for tag in next(iter(self.finished.values())).scalars}
+                alive, seconds = torch.ones(s.splits, dtype=torch.bool), machine.seconds(self.rng.device) - begin
+                self.finished[name] = Finished(every | scores, alive, seconds)
                 emit((name, self.finished[name]))
-
-    def _baseline(self) -> Finished:
-        begin, s = machine.seconds(self.rng.device), self.settings
-        scores = baselines.boosting(self.splits, s.seed, s.jobs)
-        every = {tag: torch.full((s.splits,), torch.nan) for tag in next(iter(self.finished.values())).scalars}
-        alive = torch.ones(s.splits, dtype=torch.bool)
-        return Finished(every | scores, alive, machine.seconds(self.rng.device) - begin)
 
     def _epochs(self, saved: Mapping[str, Any] | None) -> int:
         """Return the number of epochs of the finished fits and of the current fit's checkpoint `saved`, if any."""
         finished = sum(p.epochs for name, p in self.posteriors.items() if name in self.finished)
         return finished + (saved or {}).get("epoch", 0)
 
-    def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
-        s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # same weight samples as for the metrics
-        predictor = Predictor.sample(posterior, state, s.samples, rng)
-        if (factor := scalars.get(FACTOR)) is not None:
+    def _finish(self, name: str, last: Measured) -> None:
+        """Keep the results of a fit, and the posterior, which predicts with the weight samples of the metrics."""
+        s, p, state, factor = self.settings, self.posteriors[name], last.state, last.scalars.get(FACTOR)
+        predictor = Predictor.sample(p, state, s.samples, self.rng.stream("test", p.epochs))
+        if factor is not None:
             predictor = predictor.stretched(factor)
         reliability = compare.reliability(predictor, self.splits.test_x, self.splits.test_y)
-        on_cpu, alive, reliability = tree.map_tensors(Tensor.cpu, (scalars, state.common.alive, reliability))
-        return Finished(on_cpu, alive, self._seconds, reliability)
-
-    def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
-        """Return a posterior to save, to predict with the variance `factor` and the weight samples of the metrics."""
-        assert self.splits.scales is not None
-        s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
+        on_cpu, alive, reliability = tree.map_tensors(Tensor.cpu, (last.scalars, state.common.alive, reliability))
+        self.finished[name] = Finished(on_cpu, alive, self._seconds, reliability)
+        self._saved, self._seconds = None, 0.0
+        assert self.splits.scales is not None  # always set by `compare.split`
+        shape = tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)
         names = Names(self.dataset.features, s.target, self.dataset.classes)
-        replicas = tuple({"split": i + 1} for i in range(s.splits))
-        return Saved(names, replicas, {name: model}, self._schema)
+        self.saved = Saved(names, tuple({"split": i + 1} for i in range(s.splits)), {name: model}, self._schema)
 
     def state_dict(self) -> dict[str, Any]:
         finished = {name: start.as_dict(results) for name, results in self.finished.items()}

@@ -45,24 +45,18 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
             last = measured.epoch == comparison.posteriors[name].epochs
             return None if last else measured.epoch
         case name, Finished() as finished:
-            finish(run, comparison, name, finished)
-            if name in comparison.posteriors:
+            epochs = comparison.posteriors[name].epochs if name in comparison.posteriors else 0
+            splits = range(1, comparison.settings.splits + 1)
+            values = {tag.partition("/")[2]: v.tolist() for tag, v in finished.scalars.items() if not is_own(tag)}
+            rows = {"posterior": name, "split": splits, "epochs": epochs} | values
+            rows |= {"alive": finished.alive.tolist(), "seconds": round(finished.seconds, 3)}
+            run.rows("results.csv", pd.DataFrame(rows).to_dict("records"))
+            if finished.reliability is not None:  # not of a baseline
+                run.image(file_name(name), epochs, "figures/reliability", diagram({name: finished.reliability}))
                 assert comparison.saved is not None
                 saved.write(run.folder, comparison.saved, more=True)
             return 0
     return None
-
-
-def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
-    """Write the results and the reliability diagram of a finished posterior."""
-    epochs = comparison.posteriors[name].epochs if name in comparison.posteriors else 0
-    splits = range(1, comparison.settings.splits + 1)
-    values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not is_own(tag)}
-    rows = {"posterior": name, "split": splits, "epochs": epochs} | values
-    rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
-    run.rows("results.csv", pd.DataFrame(rows).to_dict("records"))
-    if fitted.reliability is not None:
-        run.image(file_name(name), epochs, "figures/reliability", diagram({name: fitted.reliability}))
 
 
 def _settings(comparison: Experiment, name: str) -> dict[str, Any]:

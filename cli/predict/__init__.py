@@ -21,8 +21,7 @@ from explore.cli.options import NAMES, POSITIVE
 @options.trust
 @options.quiet
 @options.json_object
-@click.pass_context
-def command(ctx: click.Context, **values: object) -> None:
+def command(**values: object) -> None:
     """Predict the targets of the rows of a table with a run's fitted model.
 
     RUN is a run folder of `explore active` or `explore compare`, or POOL.explore of `explore suggest`. TABLE must
@@ -34,4 +33,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore predict runs/compare-boston new.csv --posterior bbb --quantiles 0.05,0.5,0.95
     explore predict runs/classify-photos-resnet18-vogn new-photos --out classes.csv
     """  # noqa: D301
-    options.run(ctx, values)
+    options.run(values)

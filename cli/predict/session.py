@@ -1,7 +1,7 @@
 """The `explore predict` command: reads a run and a table, predicts, and writes or prints the predictions."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pandas as pd
 from explore.cli import display, start, tables
 from explore.core.errors import InputError, counted, curvature_note, shown
 from explore.data import parts
-from explore.data.reading import Cells, NoRows
+from explore.data.reading import NoRows
 from explore.learning import loaded
 from explore.learning.loaded import LoadedRun
 from explore.runs.record import plain
@@ -24,8 +24,6 @@ def run(options: Mapping[str, Any]) -> None:
     """Run `explore predict` with its command-line options."""
     path, folder = Path(options["table"]), Path(options["run"])
     out = Path(options["out"]) if options["out"] else None
-    if out and not path.is_dir():
-        tables.check(out, path, "predict", WRITTEN)
     try:
         levels = tuple(map(float, options["quantiles"].split(","))) if options["quantiles"] else ()
     except ValueError:
@@ -36,37 +34,47 @@ def run(options: Mapping[str, Any]) -> None:
     with start.reading(folder):
         model = loaded.load_run(folder, **which, trust=options["trust"], device=device)
     if path.is_dir() and not model.images:
-        _folder(model, path, out, levels, options)
-        return
-    if out and path.is_dir():
-        tables.check(out, path, "predict", WRITTEN)
-    cells, frame, notes = _predicted(model, path, out, levels, options)
-    _note(model, notes, options)
-    if model.images:
-        frame.insert(0, "image", cells.columns["image"])
-    _print(model.about, frame, out, notes, options)
+        frame, (count, notes) = pd.DataFrame(), _folder(model, path, out, levels, options)
+    else:
+        if out:
+            tables.check(out, path, "predict", WRITTEN)
+        frame, notes = _predicted(model, path, out, levels, options)
+        count = len(frame)
+    if not options["quiet"]:
+        for note in (f"Model: {model.about}.", *notes):
+            display.echo(note, err=True)
+    if options["as_json"]:
+        rows = {} if out else {"predictions": frame.to_dict("records")}
+        result = {"run": options["run"], "model": model.about, "rows": count, "out": out and str(out)}
+        display.echo(json.dumps(plain(result | rows | {"notes": notes})))
+    elif out:
+        display.echo(f"Wrote predictions for {counted(count, 'row')} to {out}.")
+    else:
+        _show(frame)
 
 
 def _predicted(
     model: LoadedRun, path: Path, out: Path | None, levels: tuple[float, ...], options: Mapping[str, Any]
-) -> tuple[Cells, pd.DataFrame, tuple[str, ...]]:
-    """Predict the rows of a table, and write them to `out`, if any. Return cells, predictions and notes."""
+) -> tuple[pd.DataFrame, list[str]]:
+    """Predict the rows of a table or the images at a path, and write them to `out`, if any. Also return notes."""
     try:
-        cells, x, notes = model.read(path, options["sheet"])
+        cells, x, reading = model.read(path, options["sheet"])
     except (OSError, ImportError) as error:
         raise InputError(str(error)) from error
     frame = model.predictions(x, options["level"], levels).add_prefix(PREFIX)
-    if curved := curvature_note(model.fitted.initial_curvature_share.tolist()):
-        notes = (*notes, curved)
-    if replaced := [str(name) for name in frame if name in cells.columns]:
-        notes = (*notes, f"Replaced the columns {', '.join(replaced)} of {path}.")
-    return cells, frame, (*notes, *(tables.write(out, cells, frame) if out else ()))
+    curved = curvature_note(model.fitted.initial_curvature_share.tolist())
+    replaced = [str(name) for name in frame if name in cells.columns]
+    clash = f"Replaced the columns {', '.join(replaced)} of {path}." if replaced else ""
+    notes = [*reading, *filter(None, (curved, clash)), *(tables.write(out, cells, frame) if out else ())]
+    if model.images:
+        frame.insert(0, "image", cells.columns["image"])
+    return frame, notes
 
 
 def _folder(
     model: LoadedRun, path: Path, out: Path | None, levels: tuple[float, ...], options: Mapping[str, Any]
-) -> None:
-    """Predict the rows of a folder of Parquet files, one file after another, into files of the same names."""
+) -> tuple[int, list[str]]:
+    """Predict a folder of Parquet files into files of the same names. Return the number of rows, and notes."""
     if out is None or (out.exists() and (not out.is_dir() or out.samefile(path))):
         raise InputError(f"{path} is a folder. Pass --out with another folder, for a file of predictions for each part")
     files = parts.files_of(path)
@@ -77,36 +85,17 @@ def _folder(
     with display.progress(options["quiet"] or options["as_json"], "parts", len(files)) as update:
         for i, file in enumerate(files, 1):
             try:
-                _, frame, more = _predicted(model, file, out / file.name, levels, options)
+                frame, more = _predicted(model, file, out / file.name, levels, options)
                 rows += len(frame)
             except NoRows:
-                more = ("Skipped, because it has no row.",)
+                more = ["Skipped, because it has no row."]
             notes |= dict.fromkeys(f"{file.name}: {note}" for note in more)
             update(completed=i)
-    _note(model, tuple(notes), options)
-    _print(model.about, pd.DataFrame(), out, tuple(notes), options, rows)
+    return rows, list(notes)
 
 
-def _note(model: LoadedRun, notes: Sequence[str], options: Mapping[str, Any]) -> None:
-    if not options["quiet"]:
-        for note in (f"Model: {model.about}.", *notes):
-            display.echo(note, err=True)
-
-
-def _print(
-    about: str, frame: pd.DataFrame, out: Path | None, notes: Sequence[str], options: Mapping[str, Any],
-    count: int | None = None,
-) -> None:  # fmt: skip
-    """Print predictions, or where `count` (None: those in `frame`) predictions were written."""
-    count = len(frame) if count is None else count
-    if options["as_json"]:
-        rows = {} if out else {"predictions": frame.to_dict("records")}
-        result = {"run": options["run"], "model": about, "rows": count, "out": out and str(out)}
-        display.echo(json.dumps(plain(result | rows | {"notes": list(notes)})))
-        return
-    if out:
-        display.echo(f"Wrote predictions for {counted(count, 'row')} to {out}.")
-        return
+def _show(frame: pd.DataFrame) -> None:
+    """Print the first predictions."""
     classes = [name for name in frame if str(name).startswith(f"{PREFIX}p_")]
     if len(classes) > WIDE:  # print only the probability of the most likely class
         frame = frame.drop(columns=classes).assign(**{f"{PREFIX}p": frame[classes].max(axis=1)})

@@ -11,8 +11,7 @@ from explore.cli import options
 @options.trust
 @options.quiet
 @click.option("--json", "as_json", is_flag=True, help="Print the written paths as one JSON object.")
-@click.pass_context
-def command(ctx: click.Context, **values: object) -> None:
+def command(**values: object) -> None:
     """Draw runs of one command on a self-contained page, without scripts or network access.
 
     RUN is a folder of `explore active`, `classify`, `compare` or `rl`, or POOL.explore of `explore suggest`. The page
@@ -23,4 +22,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore report runs/active-boston-gp-variance-reduction
     explore report runs/compare-boston runs/compare-boston-2 --out boston.html
     """  # noqa: D301
-    options.run(ctx, values)
+    options.run(values)

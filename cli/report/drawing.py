@@ -47,7 +47,7 @@ def curves(
         for (label, values), style in zip(lines.items(), cycle(styles), strict=False):
             band(axes, values, label, style, partial)
         axes.set(xlabel=xlabel, ylabel=title)
-        whole(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if every[0].lines:
         every[0].legend(fontsize="small")
     return figure
@@ -84,11 +84,6 @@ def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) 
     for i, (label, (expected, observed)) in enumerate(lines.items()):
         axes.plot(expected, observed, "o-", color=f"C{i}", markersize=4, label=literal(label))
     axes.set(xlim=(0, 1), ylim=(0, 1))
-
-
-def whole(axes: Axes) -> None:
-    """Label the x axis with whole numbers only."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -177,8 +172,10 @@ def collect(model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.
 
 def calibration(every: Mapping[str, HeldOut], note: str) -> Section:
     """Return a section on the calibration and residuals of each model. `note` says which data were held out."""
-    first = next(iter(every.values()))
-    return _classes(every, note) if first.y.ndim == 1 else _numbers(every, note)
+    of_classes = next(iter(every.values())).y.ndim == 1
+    figure, rows = (_classes if of_classes else _numbers)(every)
+    table = pd.DataFrame(rows).map(lambda score: score if isinstance(score, str) else f"{score:.4g}")
+    return Section("Calibration" if of_classes else "Calibration and residuals", figure, [note], **cells(table))
 
 
 def coverage(tested: HeldOut) -> np.ndarray:
@@ -187,7 +184,8 @@ def coverage(tested: HeldOut) -> np.ndarray:
     return np.array([(inner <= level).mean() for level in LEVELS])
 
 
-def _numbers(every: Mapping[str, HeldOut], note: str) -> Section:
+def _numbers(every: Mapping[str, HeldOut]) -> tuple[Figure, list[dict[str, Any]]]:
+    """Draw calibration and residuals. Return the figure, and the scores of each model."""
     figure, (calibration, predicted, residuals) = panels(3, columns=3, width=4.2)
     lines, rows = {}, []
     for i, (name, tested) in enumerate(every.items()):
@@ -202,7 +200,7 @@ def _numbers(every: Mapping[str, HeldOut], note: str) -> Section:
             "RMSE": np.sqrt((error**2).mean()), "mean absolute error": np.abs(error).mean(),
             "in the 90 % interval": share[at], "distance from the diagonal": np.abs(share - LEVELS).mean(),
         }  # fmt: skip
-        rows.append({"model": name, "held-out targets": str(len(tested.y))} | _texts(scores))
+        rows.append({"model": name, "held-out targets": str(len(tested.y))} | scores)
     reliability(calibration, lines)
     ends = np.concatenate([np.concatenate([h.y.ravel(), h.mean.ravel()]) for h in every.values()])
     predicted.plot([ends.min(), ends.max()], [ends.min(), ends.max()], "k--", linewidth=1)
@@ -212,10 +210,11 @@ def _numbers(every: Mapping[str, HeldOut], note: str) -> Section:
     predicted.set(xlabel="predicted mean", ylabel="measured", title="Predicted and measured")
     residuals.set(xlabel="predicted mean", ylabel="residual / predictive deviation", title="Residuals")
     calibration.legend(fontsize="small")
-    return Section("Calibration and residuals", figure, [note], **cells(pd.DataFrame(rows)))
+    return figure, rows
 
 
-def _classes(every: Mapping[str, HeldOut], note: str) -> Section:
+def _classes(every: Mapping[str, HeldOut]) -> tuple[Figure, list[dict[str, Any]]]:
+    """Draw a reliability diagram. Return the figure, and the scores of each model."""
     figure, (axes,) = panels(1, width=5)
     rows, lines = [], {}
     for name, tested in every.items():
@@ -228,12 +227,8 @@ def _classes(every: Mapping[str, HeldOut], note: str) -> Section:
             axes.bar(middles, weight, 1 / len(weight), color="C0", alpha=0.2, label="share of the points")
         error = (weight * np.abs(expected - observed)).sum()
         scores = {"accuracy": right.mean(), "mean confidence": confidence.mean(), "calibration error": error}
-        rows.append({"model": name, "held-out points": str(len(tested.y))} | _texts(scores))
+        rows.append({"model": name, "held-out points": str(len(tested.y))} | scores)
     reliability(axes, lines)
     axes.set(xlabel="confidence", ylabel="share correct", title="Reliability")
     axes.legend(fontsize="small")
-    return Section("Calibration", figure, [note], **cells(pd.DataFrame(rows)))
-
-
-def _texts(scores: Mapping[str, float]) -> dict[str, str]:
-    return {name: f"{score:.4g}" for name, score in scores.items()}
+    return figure, rows

@@ -85,11 +85,10 @@ def cells(table: pd.DataFrame) -> dict[str, Any]:
 
 def settings(every: Mapping[str, dict[str, Any]]) -> Section:
     """Return a section with the settings of all runs side by side; settings that differ come first."""
-    columns = {name: pd.json_normalize(values).astype(object).iloc[0].map(_text) for name, values in every.items()}
+    columns = {}
+    for name, values in every.items():
+        recorded = pd.json_normalize(values).astype(object).iloc[0]
+        columns[name] = recorded.map(lambda v: ", ".join(map(str, v)) if isinstance(v, list) else str(v))
     table = pd.concat(columns, axis=1).fillna("").rename_axis("setting").reset_index()
-    table = table.loc[table[list(every)].nunique(axis=1).eq(1).sort_values(kind="stable").index]
-    return Section("Settings", fold=True, **cells(table))
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    order = table[list(every)].nunique(axis=1).eq(1).sort_values(kind="stable").index
+    return Section("Settings", fold=True, **cells(table.loc[order]))

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from explore.campaign import short
 from explore.campaign.state import State, mean, read as read_state
 from explore.cli.display import literal
-from explore.cli.report.drawing import map_of, panels, whole
+from explore.cli.report.drawing import map_of, panels
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError, counted
@@ -26,8 +27,8 @@ class History(NamedTuple):
 
     state: State
     targets: tuple[str, ...]
-    suggestions: list[Event]  # with the `round`, from 1, and the `answer`: the next measurement of the row, or None
-    measurements: list[Event]
+    suggestions: list[Event]  # with the `round`, from 1, and the next measurement of the row: `answered`, `measured`
+    measurements: list[Event]  # with the means or most frequent classes by target; "failed" if all failed
 
     def predicted(self, suggestion: Event, target: str) -> list[Any]:
         """Return [mean, low, high] of the prediction for a target; None stands for a value that was not kept."""
@@ -55,21 +56,15 @@ def read(run: Opened) -> History:
             event = {"id": state.aliases.get(name, name), "batch": batch, "time": time, "values": values}
             if step["kind"] == "suggest":
                 suggestions.append(event)
-            elif measured := {t: change["values"] for t, change in (values or {}).items() if change["values"]}:
-                measurements.append(event | {"values": measured})
+            elif changes := {t: change["values"] for t, change in (values or {}).items() if change["values"]}:
+                means = {t: mean(results) for t, results in changes.items()}
+                measurements.append(event | {"values": {t: "failed" if v is None else v for t, v in means.items()}})
     rounds = {batch: i for i, batch in enumerate(dict.fromkeys(event["batch"] for event in suggestions), 1)}
     for event in suggestions:
         answers = (e for e in measurements if e["id"] == event["id"] and e["batch"] > event["batch"])
-        event |= {"round": rounds[event["batch"]], "answer": next(answers, None)}
+        answer: Event = next(answers, {"time": None, "values": {}})
+        event |= {"round": rounds[event["batch"]], "answered": answer["time"], "measured": answer["values"]}
     return History(state, state.targets, suggestions, measurements)
-
-
-def _value(event: Event | None, target: str) -> Any:
-    """Return the mean or most frequent class of a row's measurements, "failed" if all failed, None without any."""
-    if not event or target not in event["values"]:
-        return None
-    value = mean(event["values"][target])
-    return "failed" if value is None else value
 
 
 def _rounds(history: History) -> Section:
@@ -78,7 +73,7 @@ def _rounds(history: History) -> Section:
     for label, times in (
         ("measured", [event["time"] for event in history.measurements]),
         ("suggested", [s["time"] for s in suggestions]),
-        ("suggested and measured", [s["answer"]["time"] for s in suggestions if s["answer"]]),
+        ("suggested and measured", [s["answered"] for s in suggestions if s["answered"]]),
     ):
         if times:
             x = np.sort(np.array(times, "datetime64[s]"))
@@ -92,9 +87,9 @@ def _rounds(history: History) -> Section:
     for s in suggestions:
         ranges = [map(_text, history.predicted(s, t)) for t in targets]
         predicted = [f"{middle} ({low} to {high})" if middle else "" for middle, low, high in ranges]
-        answered = f"{s['answer']['time']:%Y-%m-%d %H:%M}" if s["answer"] else "pending"
+        answered = f"{s['answered']:%Y-%m-%d %H:%M}" if s["answered"] else "pending"
         facts = _text(s["values"].get("score")), f"{s['time']:%Y-%m-%d %H:%M}", answered
-        values = [_text(_value(s["answer"], t)) for t in targets]
+        values = [_text(s["measured"].get(t)) for t in targets]
         rows.append([str(s["round"]), short(s["id"]), *predicted, *facts, *values])
     pending = sum(row.pending is not None for row in history.state.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
@@ -110,7 +105,7 @@ def _predicted(history: History) -> Iterator[Section]:
     """Yield a section that compares predictions with later measurements."""
     pairs = {}
     for target in history.targets:
-        rows = [[*history.predicted(s, target), _value(s["answer"], target)] for s in history.suggestions]
+        rows = [[*history.predicted(s, target), s["measured"].get(target)] for s in history.suggestions]
         if numbers := [row for row in rows if all(isinstance(v, int | float) for v in row)]:
             pairs[target] = np.array(numbers, float).T
     if not pairs:
@@ -162,15 +157,15 @@ def _scores(history: History) -> Iterator[Section]:
     axes.plot(rounds.max(), "o-", label="best")
     axes.plot(rounds.mean(), "s--", label="mean")
     axes.set(xlabel="round", ylabel="score")
-    whole(axes)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize="small")
     yield Section("Score over rounds", figure)
 
 
 def _measurements(history: History, goal: str | None) -> Iterator[Section]:
     """Yield a plot of the measurements in order. If the goal is to maximise or minimise, add the best value so far."""
-    values = {t: [_value(e, t) for e in history.measurements if e["values"].get(t)] for t in history.targets}
-    numbers = {t: np.array([v for v in column if not isinstance(v, str)], float) for t, column in values.items()}
+    values = {t: [e["values"].get(t) for e in history.measurements] for t in history.targets}
+    numbers = {t: np.array([v for v in column if isinstance(v, int | float)]) for t, column in values.items()}
     if not any(map(len, numbers.values())):
         return
     figure, every = panels(len(numbers))
@@ -180,7 +175,7 @@ def _measurements(history: History, goal: str | None) -> Iterator[Section]:
             best = (np.maximum if goal == "maximise" else np.minimum).accumulate(y)
             axes.step(range(1, len(y) + 1), best, where="post", label="best so far")
         axes.set(xlabel="measurement", ylabel=literal(target))
-        whole(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize="small")
     yield Section("Measurements", figure)
 

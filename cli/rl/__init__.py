@@ -5,8 +5,7 @@ from typing import get_args
 import click
 
 from explore.cli import options
-from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, TRIALS
-from explore.cli.rl.algorithms import Algorithm
+from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, TRIALS, Algorithm
 from explore.core.errors import InputError, shown
 
 # Options that may be combined with --watch.
@@ -68,8 +67,7 @@ def _weight(text: str) -> float | str:
 )
 @click.option("--first", is_flag=True, help="With --watch: an episode at the time of the first success.")
 @options.session
-@click.pass_context
-def command(ctx: click.Context, **values: object) -> None:
+def command(**values: object) -> None:
     """Train a policy with a bonus for learning about its environment (VIME).
 
     A Bayesian neural network learns to predict the next observation; the information it gains from a transition is
@@ -87,10 +85,10 @@ def command(ctx: click.Context, **values: object) -> None:
     if values["first"] and not values["watch"]:
         raise InputError("--first chooses the policy for --watch. Pass --watch RUN, or leave --first out")
     if not values["watch"]:
-        options.run(ctx, values, ("timesteps", "seeds"))
+        options.run(values, ("timesteps", "seeds"))
         return
-    options.check_empty(ctx)
-    options.refuse(ctx, WATCH, "--watch uses the settings of the run")
+    options.check_empty()
+    options.refuse(WATCH, "--watch uses the settings of the run")
     from explore.cli.rl import watch
 
-    watch.run(values, chosen="seed" in options.on_command_line(ctx))
+    watch.run(values, chosen="seed" in options.on_command_line())

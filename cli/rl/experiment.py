@@ -4,7 +4,6 @@ import math
 import multiprocessing
 import pickle
 import socket
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from multiprocessing.managers import SyncManager
@@ -22,6 +21,7 @@ from explore.cli.rl.training import Emit, Piece, Position, Training
 from explore.cli.start import WARNING
 from explore.core.context import execute, execution
 from explore.runs.record import Run
+from explore.vime.sb3 import BatchedPPO
 
 Key = tuple[str, int]  # a condition's name and a seed
 TOGETHER = 64  # most policies in a batch
@@ -35,11 +35,12 @@ class Experiment:
         seeds = range(settings.seed, settings.seed + settings.seeds)
         self._each = settings.each
         every = dict.fromkeys(((name, seed) for seed in seeds for name in self._each), Position())
-        self.positions = every | (self._positions(old.state) if old else {})
+        saved = old.state["positions"] if old else ()
+        self.positions = every | {(name, int(seed)): Position(**position) for name, seed, position in saved}
         self._unfinished = [key for key, at in self.positions.items() if at.timesteps < settings.timesteps]
         # Before the run folder is created, so that wrong settings leave no folder.
         self._next = self._begin(self._unfinished[0], old.folder if old else None) if self._unfinished else None
-        alone = self._next and settings.batched and self._next.alone
+        alone = self._next and settings.batched and BatchedPPO.refusal(self._next.model)  # why, or None
         self.notes = [f"Seeds are trained one after another: {alone}."] if alone else []
         reasons = dict.fromkeys(s.unpaid for s in self._each.values()) if self._unfinished else {}
         self.notes += [f"{WARNING}the bonus will always be 0: {reason}." for reason in reasons if reason]
@@ -125,9 +126,6 @@ class Experiment:
 
     def _steps(self) -> int:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
-
-    def _positions(self, saved: Mapping[str, Any]) -> dict[Key, Position]:
-        return {(name, int(seed)): Position(**position) for name, seed, position in saved["positions"]}
 
 
 def _train(starts: list[Any], threads: int, record: bool | None, secret: bytes, lines: bytes) -> None:

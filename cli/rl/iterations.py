@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import KVWriter
+from stable_baselines3.common.logger import Logger
 
 from explore.vime.env_wrappers import Sums
 from explore.vime.reward import IntrinsicReward
@@ -24,18 +23,17 @@ TAGS = (
 Row = dict[str, float]
 
 
-class Log(KVWriter):
-    """A log writer for stable-baselines3 that passes each step and its values (tag -> value) to `on_log`."""
+class Log(Logger):
+    """A logger for stable-baselines3 that passes each step and its values (tag -> value) to `on_log`."""
 
     def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
+        super().__init__(None, [])
         self._on_log = on_log
 
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        values = {k: float(v) for k, v in key_values.items() if "tensorboard" not in (key_excluded[k] or ())}
-        self._on_log(step, values)
-
-    def close(self) -> None:
-        """Do nothing: there is no file."""
+    def dump(self, step: int = 0) -> None:
+        excluded = {tag for tag, formats in self.name_to_excluded.items() if "tensorboard" in (formats or ())}
+        self._on_log(step, {tag: float(v) for tag, v in self.name_to_value.items() if tag not in excluded})
+        super().dump(step)
 
 
 class TimedVIME(VIMECallback):
@@ -56,9 +54,8 @@ class Iterations(BaseCallback):
     """A callback that divides training into iterations of `batch` steps. `number` iterations are already finished.
 
     The callback logs the share of time that `timed` takes or, if `timed` is None, the metrics of `bonus`. Times are
-    divided by the number of seeds that are trained `together`. `on_step`
-    receives the number of new environment steps. `before_log` may add values to the log of an iteration. `after_log`
-    is called with the row that the iteration adds to results.csv.
+    divided by the number of seeds that are trained `together`. `on_step` receives the number of new environment steps.
+    `before_log` may add values to the log. `after_log` gets the row that the iteration adds to results.csv.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from explore import registry
 from explore.cli import problem
-from explore.cli.rl.algorithms import Algorithm
+from explore.cli.options import Algorithm
 from explore.core.errors import InputError, check_range
 from explore.runs.recorded import Values
 from explore.vime import IntrinsicReward, RewardSettings

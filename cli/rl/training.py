@@ -20,7 +20,6 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
@@ -93,11 +92,6 @@ class Training:
         if folder:
             self._load(folder, run)
 
-    @property
-    def alone(self) -> str | None:
-        """Why this seed cannot share batches with others, or None if it can."""
-        return BatchedPPO.refusal(self.model)
-
     @staticmethod
     def at(settings: Settings, seed: int, device: str, position: Position, folder: Path | None) -> Training:
         """Start a training or, if `position` has timesteps, resume from the run folder after checking file hashes."""
@@ -131,17 +125,15 @@ class Training:
             training.close()
 
     def close(self) -> None:
-        """Close the environments."""
         cast(VecEnv, self.model.get_env()).close()
 
     def learn(self, callbacks: list[BaseCallback]) -> None:
-        """Train to the end with these `callbacks`."""
         steps = self._settings.timesteps - self.model.num_timesteps
         self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
 
     def callbacks(self, on_log: Callable[..., None], **events: Any) -> list[BaseCallback]:
         """Return the callbacks of the training; `events` are arguments of `Iterations`."""
-        self.model.set_logger(Logger(None, [Log(on_log)]))
+        self.model.set_logger(Log(on_log))
         each = Iterations(self._settings.batch, self.position.iteration, self.bonus, self._timed, **events)
         return [each, *([self._timed] if self._timed else [])]
 

@@ -58,8 +58,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     steps = len(frames) - 1
     if options["as_json"]:
         episode = {"policy": str(policy), "seed": seed, "steps": steps, "return": total, "success": success}
-        episode |= {"gif": str(path)}
-        display.echo(json.dumps(plain(episode)))
+        display.echo(json.dumps(plain(episode | {"gif": str(path)})))
         return
     if not options["quiet"]:
         display.echo(f"{policy}: return {total:g} in {steps} steps", err=True)

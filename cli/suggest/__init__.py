@@ -54,8 +54,7 @@ from explore.cli.options import COLUMN, FILE, NAMES, POSITIVE, SAMPLES, SEED
 @options.trust
 @options.quiet
 @options.json_object
-@click.pass_context
-def command(ctx: click.Context, **values: object) -> None:
+def command(**values: object) -> None:
     """Suggest which rows of a table to measure next.
 
     A model learns from the measured rows; rows with an empty target are candidates. Write measurements into the table
@@ -68,4 +67,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore suggest pool.csv --labels next.csv   # or cells of next.csv
     explore suggest pool.csv --skip 3f2a81c0     # or --release, --retract, --undo, --status
     """  # noqa: D301
-    options.run(ctx, values)
+    options.run(values)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,17 +40,6 @@ UPDATES = 5_000  # maximum per fit, unless --epochs is passed
 Progress = Callable[[int, int], None]
 
 
-class Model(NamedTuple):
-    """A learner on the rows of the table, and what is saved of it."""
-
-    learner: ActiveLearner
-    saved: Saved  # with the posterior of the settings, whose likelihood needs all targets of a row
-
-    def predict(self, x: np.ndarray) -> pd.DataFrame:
-        """Return predictions at the inputs x [P, D], in original units; see `loaded.predictions`."""
-        return loaded.predictions(self.learner.model, self.saved.names, self.saved.transform, x)
-
-
 class Choice(NamedTuple):
     """The rows to measure next."""
 
@@ -58,7 +48,7 @@ class Choice(NamedTuple):
     notes: Sequence[str] = ()
     measures: Mapping[str, float] = {}  # values that --stop-when may limit
     stopped: str = ""  # the reason, when --stop-when applies
-    model: Model | None = None  # None: too few measurements for a model
+    saved: Saved | None = None  # the fitted model; None: too few measurements for one
 
 
 def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
@@ -92,10 +82,11 @@ def _classes(rows: Rows) -> tuple[str, ...]:
     return tuple(names if None in numbers.values() else sorted(names, key=lambda name: numbers[name] or 0.0))
 
 
-def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Progress) -> Model:
+def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Progress) -> tuple[ActiveLearner, Saved]:
     """Fit a model to the measured rows. Raise Failure if the fit fails.
 
-    The learner gets a copy of each partly measured row, because the row itself may be pending or suggested again.
+    The learner gets a copy of each partly measured row, because the row itself may be pending or suggested again. The
+    saved model has the likelihood of the settings, which needs all targets of a row.
     """
     data = _dataset(table, rows, settings)
     transform = Transform() if data.classes else Transform.fit(settings.transform, data.y)
@@ -137,7 +128,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
         raise Failure("The fit failed. Choose another --posterior, or change its settings with -p.")
     names = Names(table.schema.features, settings.target, data.classes)
     models = {settings.posterior: replace(learner.model, posterior=plain)}
-    return Model(learner, Saved(names, ({},), models, table.schema, transform))
+    return learner, Saved(names, ({},), models, table.schema, transform)
 
 
 def _dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
@@ -152,42 +143,42 @@ def _dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
 
 
 def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
-    learnt = _fit(table, rows, settings, device, progress)
+    learner, saved = _fit(table, rows, settings, device, progress)
+    predict = partial(loaded.predictions, learner.model, saved.names, saved.transform)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RedundancyWarning)  # reported as a note below
-        asked = learnt.learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
-    chosen, (scores, unit) = asked.indices[0].tolist(), _in_units(asked.scores[0], learnt, settings)
-    prediction = learnt.predict(rows.x[chosen])
-    parts = _columns(learnt, "mean", "low", "high") or [f"p_{name}" for name in learnt.saved.names.classes]
+        asked = learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
+    chosen, (scores, unit) = asked.indices[0].tolist(), _in_units(asked.scores[0], learner, settings)
+    prediction = predict(rows.x[chosen])
+    parts = _columns(saved.names, "mean", "low", "high") or [f"p_{name}" for name in saved.names.classes]
     suggestions = prediction[parts].set_axis(chosen)
     suggestions.insert(0, "rank", range(1, len(chosen) + 1))
-    reasons = _reasons(rows, chosen, scores, unit, learnt, prediction, settings)
+    reasons = _reasons(rows, chosen, scores, unit, saved.names, prediction, settings)
     suggestions = suggestions.assign(score=scores, reason=reasons)
     # With costs, the first row may not have the best score.
     best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
     measures = {"gain": best(scores)}
     if settings.task == "regression":  # of the target with the widest intervals
-        every = learnt.predict(rows.x[_sample(rows)])
-        low, high = (every[_columns(learnt, part)].to_numpy() for part in ("low", "high"))
+        every = predict(rows.x[_sample(rows)])
+        low, high = (every[_columns(saved.names, part)].to_numpy() for part in ("low", "high"))
         measures["width"] = float((high - low).mean(0).max())
-    repeated = redundancy(learnt.learner.acquisitions[0], k, len(rows.pending))
-    curved = curvature_note(learnt.learner.model.initial_curvature_share.tolist())
+    repeated = redundancy(learner.acquisitions[0], k, len(rows.pending))
+    curved = curvature_note(learner.model.initial_curvature_share.tolist())
     title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
-    likelihood = learnt.saved.models[settings.posterior].posterior.likelihood
+    likelihood = saved.models[settings.posterior].posterior.likelihood
     scales = problem.compressed(rows.x), problem.rounded(vars(likelihood))
     notes = [*_doubts(rows, settings), *filter(None, (repeated, curved, *scales))]
-    return Choice(suggestions, title, notes, measures, model=learnt)
+    return Choice(suggestions, title, notes, measures, saved=saved)
 
 
-def _columns(learnt: Model, *parts: str) -> list[str]:
+def _columns(names: Names, *parts: str) -> list[str]:
     """Return the names of the prediction columns of `parts`, e.g. "mean", for all targets; [] for classification."""
-    targets = () if learnt.saved.names.classes else learnt.saved.names.targets
-    return [learnt.saved.names.of(part, target) for target in targets for part in parts]
+    return [names.of(part, target) for target in (() if names.classes else names.targets) for part in parts]
 
 
-def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> tuple[list[float], str]:
+def _in_units(scores: Tensor, learner: ActiveLearner, settings: Settings) -> tuple[list[float], str]:
     """Return scores, converted from the model's standardised units if they are in those of the target, and the unit."""
-    mean, scale = (moment.flatten()[0] for moment in learnt.learner.fitted.scales.y)
+    mean, scale = (moment.flatten()[0] for moment in learner.fitted.scales.y)
     if settings.acquisition == "expected-improvement":
         scores = scores * scale
     elif settings.acquisition == "upper-confidence-bound":
@@ -221,12 +212,12 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
 
 
 def _reasons(
-    rows: Rows, chosen: list[int], scores: list[float], unit: str, learnt: Model, prediction: pd.DataFrame,
+    rows: Rows, chosen: list[int], scores: list[float], unit: str, names: Names, prediction: pd.DataFrame,
     settings: Settings,
 ) -> list[str]:  # fmt: skip
     """Return a phrase for each chosen row that says why it was chosen."""
     if settings.goal != "learn":
-        return [*_hopes(rows, learnt, prediction, settings)]
+        return [*_hopes(rows, names, prediction, settings)]
     groups = _sample(rows), chosen, rows.measured
     z = spread.standardised(rows.x, np.concatenate(groups))
     some, these, known = np.split(np.arange(len(z)), np.cumsum(list(map(len, groups)))[:2])
@@ -234,7 +225,7 @@ def _reasons(
     far, middle = float(np.quantile(usual, FAR)), float(np.median(usual))
     gain = "expected gain" if settings.acquisition in GAINS else settings.acquisition
     scale = {"none": "", "log": " (in logarithms)", "rank": " (in normal scores)"}[settings.transform]
-    epistemic, noise = (prediction[_columns(learnt, part)].to_numpy() for part in ("epistemic", "noise"))
+    epistemic, noise = (prediction[_columns(names, part)].to_numpy() for part in ("epistemic", "noise"))
     apart = epistemic / np.maximum(noise, 1e-300)
     reasons = []
     for i, score in enumerate(scores):
@@ -253,10 +244,10 @@ def _best(rows: Rows, settings: Settings) -> float:
     return (max if settings.goal == "maximise" else min)(float(value) for (value,) in rows.values)
 
 
-def _hopes(rows: Rows, learnt: Model, prediction: pd.DataFrame, settings: Settings) -> Iterator[str]:
+def _hopes(rows: Rows, names: Names, prediction: pd.DataFrame, settings: Settings) -> Iterator[str]:
     """Yield a phrase for each chosen row that compares its prediction with the best measurement."""
     best, high = _best(rows, settings), settings.goal == "maximise"
-    for middle, limit in prediction[_columns(learnt, "mean", "high" if high else "low")].to_numpy():
+    for middle, limit in prediction[_columns(names, "mean", "high" if high else "low")].to_numpy():
         if (middle > best) == high:
             yield f"predicted {middle:.4g}, better than the best so far, {best:.4g}"
         else:

@@ -5,7 +5,7 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -72,24 +72,13 @@ def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> l
     return tables.write(path, cells, more, keep=lambda draft: keep(draft, folder_of(table.path)))
 
 
-class Outcome(NamedTuple):
-    """The result of one run of the command."""
-
-    table: Table
-    campaign: Campaign
-    chosen: Choice | None  # None: only operations, such as --skip or --status
-    settings: Settings
-    out: Path
-    notes: list[str]
-
-    @property
-    def pending(self) -> list[dict[str, Any]]:
-        """The pending rows as dicts, in the order of suggestion. `new` is true for the rows suggested by this run."""
-        lines = dict(zip(self.campaign.ids, self.table.cells.lines, strict=True))
-        rows = sorted(self.campaign.pending, key=lambda row: (row.pending or 0, row.suggestion.get("rank", 0)))
-        latest = rows[-1].pending if rows and self.chosen and len(self.chosen.rows) else None
-        places = [{"id": r.id, "line": lines.get(r.id), "batch": r.pending, "new": r.pending == latest} for r in rows]
-        return [place | row.suggestion for place, row in zip(places, rows, strict=True)]
+def _pending(table: Table, campaign: Campaign, chosen: Choice | None) -> list[dict[str, Any]]:
+    """Return the pending rows as dicts, in the order of suggestion. `new` marks those just chosen."""
+    lines = dict(zip(campaign.ids, table.cells.lines, strict=True))
+    rows = sorted(campaign.pending, key=lambda row: (row.pending or 0, row.suggestion.get("rank", 0)))
+    latest = rows[-1].pending if rows and chosen and len(chosen.rows) else None
+    places = [{"id": r.id, "line": lines.get(r.id), "batch": r.pending, "new": r.pending == latest} for r in rows]
+    return [place | row.suggestion for place, row in zip(places, rows, strict=True)]
 
 
 def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -99,29 +88,47 @@ def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
             display.echo(sentence, err=True)
 
 
-def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
-    """Print the result."""
+def say(
+    table: Table, campaign: Campaign, chosen: Choice | None, settings: Settings, out: Path, notes: list[str],
+    options: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """Print the result. `chosen` is None after operations only, such as --skip or --status."""
+    rows, dry = _pending(table, campaign, chosen), options["dry_run"]
+    new, earlier = ([row for row in rows if row["new"] is is_new] for is_new in (True, False))
     if options["as_json"]:
-        display.echo(json.dumps(plain(_summary(outcome, options["dry_run"]))))
+        summary = {
+            "rows": new,
+            "pending": earlier,
+            "score": chosen.score if chosen else None,
+            "measures": dict(chosen.measures) if chosen else {},
+            "stopped": chosen.stopped or None if chosen else None,
+            "measured": len(campaign.measured),
+            "pool": campaign.candidates,
+            "partly": [row.id for row in campaign.partly if not campaign.state.has_failed(row)],
+            "failed": [row.id for row in campaign.failed],
+            "skipped": [row.id for row in campaign.skipped],
+            "notes": notes,
+            "out": None if dry else str(out),
+            "folder": str(folder_of(table.path)),
+        }
+        display.echo(json.dumps(plain(summary)))
         return
-    chosen, rows = outcome.chosen, outcome.pending
     if chosen and rows:
-        unit = f"{outcome.table.cells.unit} " if not outcome.table.roles.id_column else ""
-        _show("Measure next", [row for row in rows if row["new"]], unit, chosen.score)
-        _show("Pending from earlier batches", [row for row in rows if not row["new"]], unit)
-    for line in outcome.campaign.status():
+        unit = f"{table.cells.unit} " if not table.roles.id_column else ""
+        _show("Measure next", new, unit, chosen.score)
+        _show("Pending from earlier batches", earlier, unit)
+    for line in campaign.status():
         display.echo(line)
     if chosen and chosen.measures:
         display.echo("; ".join(f"{MEASURES[name]}: {value:.4g}" for name, value in chosen.measures.items()))
     if chosen and chosen.stopped:
         display.echo(chosen.stopped)
-    if options["dry_run"]:
+    if dry:
         display.echo("Nothing was written (--dry-run).")
     elif chosen and rows:
-        table, out = outcome.table.path, outcome.out
-        again = shlex.join(["explore", "suggest", str(table)])
-        display.echo(f"Suggestions are in {out}. Fill in {', '.join(outcome.settings.target)} there and run")
-        display.echo(f"  {again} --labels {shlex.quote(str(out))}\nor in {table} and run\n  {again}")
+        again = shlex.join(["explore", "suggest", str(table.path)])
+        display.echo(f"Suggestions are in {out}. Fill in {', '.join(settings.target)} there and run")
+        display.echo(f"  {again} --labels {shlex.quote(str(out))}\nor in {table.path} and run\n  {again}")
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str = "") -> None:
@@ -137,22 +144,3 @@ def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str =
         cells = ["" if row.get(key) is None else f"{row[key]:.4g}" for key in names]
         lines.append([name, *cells, row.get("reason", "")])
     display.show(title, display.table(["row", *names.values(), "why"], lines, right=slice(1, -1)))
-
-
-def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
-    campaign, chosen = outcome.campaign, outcome.chosen
-    return {
-        "rows": [row for row in outcome.pending if row["new"]],
-        "pending": [row for row in outcome.pending if not row["new"]],
-        "score": chosen.score if chosen else None,
-        "measures": dict(chosen.measures) if chosen else {},
-        "stopped": chosen.stopped or None if chosen else None,
-        "measured": len(campaign.measured),
-        "pool": campaign.candidates,
-        "partly": [row.id for row in campaign.partly if not campaign.state.has_failed(row)],
-        "failed": [row.id for row in campaign.failed],
-        "skipped": [row.id for row in campaign.skipped],
-        "notes": outcome.notes,
-        "out": None if dry else str(outcome.out),
-        "folder": str(folder_of(outcome.table.path)),
-    }

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from explore.campaign import Campaign, folder_of
 from explore.campaign.sheet import ID
 from explore.cli import cluster, display, start, tables
-from explore.cli.suggest import choice, folder, report, settings, table
+from explore.cli.suggest import choice, report, settings, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
@@ -49,7 +49,9 @@ def run(options: Mapping[str, Any]) -> None:
         now = settings.resolve(options, rows=len(content.measured))
     tables.check(out, path, "suggest", ID, report.KINDS)
     state = State(now, len(content.whole.lines), content.learnt)
-    changes = _changes(old, state) if old else []
+    changes = [*settings.changes(old.settings, now)] if old else []
+    if old and old.rows != state.rows:
+        changes.append(f"The table has {state.rows} rows; it had {old.rows}.")
     file = options["labels"] and Path(options["labels"])
     labels = table.labels(file, content, now, optional=out.exists() and file.samefile(out)) if file else None
     operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]
@@ -58,7 +60,8 @@ def run(options: Mapping[str, Any]) -> None:
             raise InputError(f"Another process changed {beside} while this one was running. Run the command again.")
         if options["undo"]:
             campaign.undo()
-        content = folder.read(campaign, content, folder.named(campaign, labels, options), labels)
+        named = [name for kind in ("skip", "release", "retract") for name in options[kind]]
+        content = table.match(campaign, content, named, labels)
         for kind in ("retract", "release", "skip"):
             if options[kind]:
                 campaign.operate(kind, None if kind == "release" and "all" in options[kind] else options[kind])
@@ -69,23 +72,15 @@ def run(options: Mapping[str, Any]) -> None:
             campaign.save()
             _write(beside, state, old)
         report.note(notes, options)
-        chosen = None
-        if not operates:
-            content, chosen = _suggest(content, campaign, now, device, options)
-        written = []
+        content, chosen = (content, None) if operates else _suggest(content, campaign, now, device, options)
+        more = [*chosen.notes] if chosen else []
         if not dry:
-            if chosen and chosen.model:
-                saved.write(beside, chosen.model.saved)
+            if chosen and chosen.saved:
+                saved.write(beside, chosen.saved)
             report.check(out, beside)  # again: cells may have been filled in during a fit
-            written = report.write(out, content, campaign, now)
-        more = [*(chosen.notes if chosen else []), *written]
+            more += report.write(out, content, campaign, now)
         report.note(more, options)
-        report.say(report.Outcome(content, campaign, chosen, now, out, [*notes, *more]), options)
-
-
-def _changes(old: State, now: State) -> list[str]:
-    rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
-    return [*settings.changes(old.settings, now.settings), *rows]
+        report.say(content, campaign, chosen, now, out, [*notes, *more], options)
 
 
 def _suggest(
@@ -110,7 +105,7 @@ def _suggest(
     with display.progress(options["quiet"] or options["as_json"], "epochs") as update:
         with cluster.within(options["cluster"], options["jobs"], scores=True), cluster.watched(Failure):
             chosen = choice.choose(content, rows, now, k, device, lambda d, t: update(completed=d, total=t))
-    content = folder.suggest(campaign, content, chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
+    content = table.suggest(campaign, content, chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
     campaign.save()
     return content, chosen._replace(notes=[*notes, *chosen.notes])
 

@@ -1,14 +1,15 @@
 """The user's table: its cells, and its rows as numeric inputs of a model."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
 
-from explore import campaign, data
+from explore import data
+from explore.campaign import Campaign, Schema
 from explore.campaign.cells import folded
 from explore.campaign.sheet import ID, PREFIX
 from explore.cli.suggest.settings import Settings
@@ -16,7 +17,7 @@ from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
 from explore.data.columns import LeftOut, Quantity
-from explore.data.parts import Places
+from explore.data.parts import Columns, Places
 from explore.data.reading import Cells, NoRows
 from explore.data.recognition import infer
 from explore.data.table import check_kept, roles
@@ -42,7 +43,7 @@ class Table:
     written: Cells  # the rows at the indices `at`, as in the file: of a folder, those that the campaign knows
     cells: Cells  # the same rows, normalised to identify them, see `comparable`
     at: Sequence[int]
-    roles: campaign.Schema
+    roles: Schema
     schema: data.Schema  # of the model's inputs
     costs: np.ndarray | None  # float64 [N], from the column of --cost
     notes: tuple[str, ...]
@@ -59,7 +60,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     names, features = roles(written, settings.target, drop, settings.task, settings.id_column)
     _check(written, names, features, settings)
     key = ID if in_parts else settings.id_column
-    rule = campaign.Schema(tuple(names), (), key, classes, bool(settings.keep_na), settings.failed)
+    rule = Schema(tuple(names), (), key, classes, bool(settings.keep_na), settings.failed)
     asked = {*settings.categorical, *settings.feature}
     measured = np.zeros(len(written.lines), bool)  # whether a target of each row is measured
     among = "classes" if classes else "numbers"
@@ -173,6 +174,36 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
     return cells._replace(columns=columns, decimal=".")
 
 
+def match(campaign: Campaign, table: Table, named: Iterable[str], labels: Cells | None = None) -> Table:
+    """Let the campaign read the table and labels; return the table.
+
+    Of a folder of Parquet files, only measured rows, those that the campaign or labels know, and rows `named` by an
+    option become cells; the others stay in their files.
+    """
+    places, columns = table.whole.lines, table.whole.columns
+    if isinstance(places, Places) and isinstance(columns, Columns):
+        names = [*campaign.state.rows, *(labels.columns.get(ID, ()) if labels else ()), *named]
+        rows = sorted({*table.measured, *(row for row in map(places.row, names) if row is not None)})
+        lines = [places[row] for row in rows]
+        written = table.whole._replace(columns=columns.of(rows), lines=lines)
+        cells = comparable(written, table.schema, () if table.roles.classes else table.roles.targets)
+        cells = cells._replace(columns={ID: lines, **cells.columns})
+        table = replace(table, written=written, cells=cells, at=rows)
+    campaign.read(table.cells, table.roles, labels, len(table.whole.lines) - len(table.at))
+    return table
+
+
+def suggest(campaign: Campaign, table: Table, rows: list[int], values: list[dict[Any, Any]]) -> Table:
+    """Mark rows of the table as pending, with these values; return the table, with these rows as cells."""
+    if isinstance(table.whole.lines, Places):
+        notes = list(campaign.notes)
+        table = match(campaign, table, [table.whole.lines[row] for row in rows])
+        campaign.notes = notes  # without those that this reading repeats
+    at = {row: i for i, row in enumerate(table.at)}
+    campaign.suggest([at[row] for row in rows], values)
+    return table
+
+
 @dataclass(frozen=True)
 class Rows:
     """The table's N rows as model inputs."""
@@ -188,7 +219,7 @@ class Rows:
     notes: tuple[str, ...]
 
 
-def rows(table: Table, state: campaign.Campaign) -> Rows:
+def rows(table: Table, state: Campaign) -> Rows:
     """Return the rows as model inputs. The campaign must have read the table."""
     matrix, costs = table.schema.apply(table.whole), table.costs
     check_units(matrix.features, matrix.x)

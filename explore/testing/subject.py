@@ -87,7 +87,6 @@ class Subject:
 
     @functools.cached_property
     def contract(self) -> Contract:
-        """The contract."""
         module = sys.modules[self.cls.__module__]
         declared = getattr(module, "CONTRACT", {}) if self._declared is None else self._declared
         contract = Contract(**declared)

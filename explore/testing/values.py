@@ -228,7 +228,12 @@ def training_lowers_the_loss(subject: Subject, case: str) -> None:
         f"{ {**subject.contract.lively, **steps} }: their state is not finite"
     )
     training = f"40 updates ({', '.join([case, *(f'lr={lr}, set by this check' for lr in steps.values())])})"
-    expect_fall(subject, loss(posterior, before, batch), loss(posterior, state, batch), training)
+    one, two = (loss(posterior, s, batch) for s in (before, state))
+    assert (two < 0.9 * one).all(), (
+        f"{training} change the loss of three replicas from {one.tolist()} to {two.tolist()}; it must follow the "
+        "gradient of the log-likelihood upwards; if steps are only too large or too small, "
+        + subject.add("lively", "{...} with other ones")
+    )
     subject.expect_uncertain(posterior, outputs(posterior, state, 8, batch.x))
     if case.startswith("norm"):
         _expect_normalised(posterior, before, state)
@@ -278,15 +283,6 @@ def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
     errors = (posterior.net.train_output(each, batch.x)[0] - batch.y.unsqueeze(1) for each in layers)
     one, two = (error.square().mean((1, 2, 3)) for error in errors)
     assert (two < 0.97 * one).all(), "scale and shift do not lower the loss; see `advance`"
-
-
-def expect_fall(subject: Subject, before: Tensor, after: Tensor, training: str) -> None:
-    """Assert that training lowered the loss [R] of every replica by at least 10 %; `training` names it in messages."""
-    advice = "it must follow the gradient of the log-likelihood upwards; if steps are only too large or too small, "
-    advice += subject.add("lively", "{...} with other ones")
-    assert (after < 0.9 * before).all(), (
-        f"{training} change the loss of three replicas from {before.tolist()} to {after.tolist()}; {advice}"
-    )
 
 
 @POSTERIORS.check()

@@ -408,14 +408,14 @@ def resumed(compare, explore, monkeypatch):
 
 
 def test_an_interrupted_grid_goes_on_where_it_was(resumed):
-    calls, finish = iter(range(9)), report.finish
+    calls, write = iter(range(9)), report.write
 
-    def stop(*arguments):
-        if next(calls) == 3:
+    def stop(run, now, event):
+        if isinstance(event[1], report.Finished) and next(calls) == 3:
             raise KeyboardInterrupt
-        finish(*arguments)
+        return write(run, now, event)
 
-    resumed(GRID, "finish", stop)
+    resumed(GRID, "write", stop)
 
 
 def test_a_candidate_goes_on_where_it_was(resumed):

@@ -70,7 +70,7 @@ def test_long_names_wrap(capsys, monkeypatch):
 def test_classes_that_look_like_styles_are_told_apart(capsys):
     """Both were shown as S."""
     found = pd.DataFrame({"_p_S[a]": [0.25], "_p_S[b]": [0.75], "_class": ["S[b]"]})
-    session._print("x", found, None, (), {"as_json": False})
+    session._show(found)
     shown = capsys.readouterr().out
     assert "p_S[a]" in shown and "p_S[b]" in shown and shown.count("S[b]") == 2
 

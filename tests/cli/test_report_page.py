@@ -221,8 +221,8 @@ def test_coverage_counts_what_central_intervals_hold():
 
 def test_what_was_asked_and_answered(runs):
     history = suggest.read(Opened("pool.explore", runs / "pool.explore", "suggest", {}, (), {}))
-    answers = [(s["id"], s["round"], s["answer"] and s["answer"]["values"]) for s in history.suggestions]
-    assert answers == [("p", 1, {TARGET: [2.5]}), ("q", 1, {TARGET: [9.0]}), ("r", 2, None)]
+    answers = [(s["id"], s["round"], s["measured"]) for s in history.suggestions]
+    assert answers == [("p", 1, {TARGET: 2.5}), ("q", 1, {TARGET: 9.0}), ("r", 2, {})]
     result = report(runs / "pool.explore")
     assert "no model is fitted yet" in result.stderr
     shown = Page(Path("report.html")).sections

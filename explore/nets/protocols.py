@@ -141,7 +141,6 @@ PARTS = {
     "entropy": ("noise, out", "the mutual information of classes needs"),
 }
 """The arguments of each optional method of a likelihood, and what needs it; all but `entropy` are for real numbers."""
-SCALINGS = ("affine", "none")
 METHODS = "mean init sample_noise expected log_prob score sample fisher_root kl update".split()
 
 
@@ -161,10 +160,9 @@ def check_likelihood(likelihood: Any) -> None:
     kind = type(likelihood).__name__
     if missing := [name for name in ("discrete", *METHODS) if not hasattr(likelihood, name)]:
         raise InputError(f"the likelihood {kind} lacks {listed(missing)}; see explore.nets.protocols.Likelihood")
-    if getattr(likelihood, "scaling", None) not in SCALINGS:
-        scaling = shown(getattr(likelihood, "scaling", None))
+    if (scaling := getattr(likelihood, "scaling", None)) not in ("affine", "none"):
         allowed = "'affine' (standardised targets) or 'none' (raw targets, such as counts)"
-        raise InputError(f"{kind}.scaling is {scaling}; it must be {allowed}")
+        raise InputError(f"{kind}.scaling is {shown(scaling)}; it must be {allowed}")
 
 
 def check_targets(likelihood: Likelihood, y: Tensor) -> None:

@@ -114,7 +114,7 @@ def images(studies: Sequence[str], one: str, other: str, score: str = "percent")
 
 def noisy_kfac() -> Iterator[Claim]:
     preprint = [*uci_figures("noisy-kfac", "Zhang"), *uci_figures("noisy-kfac", "Zhang", "50-50")]
-    yield Claim("RMSE and log-likelihood of noisy K-FAC on five UCI sets; in the preprint, with one and two hidden layers",
+    yield Claim("RMSE and log-likelihood of noisy K-FAC on five UCI sets; in the preprint, one and two hidden layers",
                 "EK-FAC's Table 1; the preprint's Table 1 and Appendix D",
                 [figures(uci_figures("noisy-kfac", "Bae")), figures(preprint)], UCI)  # fmt: skip
     yield Claim("better predictions than BBB", "RMSE −11.5 %, log-likelihood +0.096",

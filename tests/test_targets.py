@@ -17,7 +17,7 @@ from explore.learning import compare
 from explore.nets.likelihoods import Gaussian, Parameterless
 from explore.nets.net import Net, mlp
 from explore.testing.oracles import Matched, implied_gaussian, ridge
-from explore.vime.dynamics import DynamicsSettings
+from explore.vime.dynamics import Dynamics, DynamicsSettings
 from tests.user_likelihoods import Heteroscedastic, Poisson, StudentT
 
 N, TEST = 400, 2000
@@ -189,7 +189,7 @@ def test_targets_are_scaled_only_where_the_likelihood_allows_it():
     with pytest.raises(
         InputError, match="the dynamics model standardises its targets; use Gaussian instead of Poisson"
     ):
-        DynamicsSettings(posterior=counts).build(1, 1)
+        Dynamics(DynamicsSettings(posterior=counts), 1, 1, Rng(0))
     with pytest.raises(InputError, match=r"Poisson has no scaled_noise\(noise, factor\), which calibration needs"):
         FittedModel.fit(counts, X[:20], np.arange(20.0), calibrate=0.2)
 

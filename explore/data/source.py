@@ -83,7 +83,7 @@ class Published(NamedTuple):
         publisher, *place = self.source
         if publisher == "libsvm":
             return libsvm(*place)
-        raw = {"uci": uci, "openml": openml}[publisher](*place)
+        raw = uci(*place) if publisher == "uci" else openml(*place)
         if place[-1].endswith((".xls", ".xlsx")):
             return sheet(raw, self.formats)
         table = rows(raw, self.separator, self.header)

@@ -8,7 +8,11 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 LIMIT = 2_000_000  # bytes, of each file
-DATA = {"explore/data/sets/boston.csv.gz"}
+DATA = {
+    "explore/data/sets/boston.csv.gz",
+    "explore/data/sets/published.toml",
+    "explore/images/sets/published.toml",
+}
 CODE = {".py", ".typed", ".html"}
 SOURCES = {"explore", "cli", "envs", "README.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
 

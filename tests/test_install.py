@@ -22,7 +22,7 @@ def test_a_wheel_has_every_file(tmp_path):
         f"{inside}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, inside in rooms.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".gz", ".typed", ".html") and "__pycache__" not in path.parts
+        if path.suffix in (".py", ".gz", ".toml", ".typed", ".html") and "__pycache__" not in path.parts
     }
     packed = zipfile.ZipFile(wheel).namelist()
     assert expected <= set(packed) and "explore/data/sets/boston.csv.gz" in packed and len(set(packed)) == len(packed)

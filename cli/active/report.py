@@ -168,12 +168,7 @@ def failures(experiment: Experiment, results: pd.DataFrame) -> Iterator[str]:
 
 
 def summary(arms: Mapping[str, drawing.Lines]) -> dict[str, Any]:
-    """Return the metrics at the last number of labels, as means and standard errors.
-
-    `active` is the acquisition under test and `random` the control. `paired_difference` is active minus random in
-    `rmse` (for classification, in `error`), paired by trial. `paired_auc_difference` is the mean of this difference
-    over rounds, i.e. the difference of the areas under the learning curves. Without a control, these two are null.
-    """
+    """Return the metrics at the last number of labels; docs/active.md explains the keys."""
     values: dict[str, Any] = {
         metric: {role: last(curve)._asdict() for role, curve in zip(("active", "random"), every.values(), strict=False)}
         for metric, every in arms.items()

@@ -172,13 +172,7 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
 
 
 def summary(comparison: Experiment, results: Results) -> dict[str, Any]:
-    """Return the results as values for JSON (null: unknown).
-
-    `validation` is the share of each training part that is held out for the metrics; if 0, metrics are on the test
-    parts. `bound` is the ELBO at KL weight 1, in nats per training point, for targets in original units. `minus_best`
-    is the difference from the posterior with the best mean, paired by split. `failed` lists the splits on which the
-    fit failed. `chosen` has each posterior's best grid settings.
-    """
+    """Return the results as values for JSON; docs/compare.md explains the keys."""
     s = comparison.settings
     apart = {metric: differences(results, metric) for metric in metrics(results.values(), TITLES)}
     posteriors: dict[str, Any] = {}

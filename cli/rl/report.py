@@ -162,14 +162,7 @@ def table(seeds: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> dict[str, Any]:
-    """Return the result as JSON-compatible values (null: unknown).
-
-    Over the last iterations, `return` is the mean extrinsic return of an episode, `success` the share of successful
-    episodes, and `paid` the share of iterations with a positive reward. `first_paid` is the first iteration with a
-    positive reward. `dropped` counts ignored non-finite transitions; `restarts` counts restarts of the dynamics model.
-    `bonus_paid` tells whether any batch had a positive bonus. `overall` has means and standard errors over seeds.
-    `overall.solved` counts the seeds with a positive reward in each of the last iterations.
-    """
+    """Return the result as JSON-compatible values; docs/rl.md explains the keys."""
     named = {name: getattr(settings, name) for name in ("env", "algo", "posterior")}
     named |= {name: (settings.vime or {}).get(name) for name in ("bonus", "eta")}
     averaged = ("return", "success", "paid", "seconds", "bonus_share")

@@ -7,8 +7,10 @@ values and their order, which determines the standard splits. Archives have no c
 import hashlib
 import io
 import os
-from collections.abc import Callable
+import tomllib
+from collections.abc import Sequence
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +48,11 @@ def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
     return loaded
 
 
+def published(package: str) -> dict[str, dict[str, Any]]:
+    """Read `published.toml` in a package of data sets: name -> settings of the set."""
+    return tomllib.loads(resources.files(package).joinpath("published.toml").read_text(encoding="utf-8"))
+
+
 class Published(NamedTuple):
     """A published data set. Call it to read the set from a folder (default: EXPLORE_DATA_DIR) or to download it."""
 
@@ -53,9 +60,13 @@ class Published(NamedTuple):
     description: str  # for `explore list datasets`
     sha256: str  # of the canonical text
     features: str  # D names, separated by blanks
-    fetch: Callable[[], Rows]  # downloads the rows
-    classes: tuple[str, ...] = ()  # names of labels -1 and 1 (LIBSVM sets); empty for regression (UCI sets)
+    source: Sequence[Any]  # "uci", "openml" or "libsvm", and the arguments of the function of this name
+    classes: Sequence[str] = ()  # names of labels -1 and 1 (LIBSVM sets); empty for regression (UCI sets)
     sorted_sha256: str = ""  # of the sorted lines, if the published order differs
+    separator: str | None = None  # of cells in a text file; None: blanks
+    header: bool = False  # whether a text file begins with a header
+    columns: Sequence[int] = ()  # cells of a text file to keep, the target last; empty: all
+    formats: str = ""  # printf-style format of each column, separated by blanks; empty: as published
 
     def __call__(self, folder: Path | None = None) -> Dataset:
         """Read or download the set; raise InputError for unexpected content, OSError if the download fails."""
@@ -65,7 +76,20 @@ class Published(NamedTuple):
         task: Task = "classification" if self.classes else "regression"
         table = np.loadtxt(io.BytesIO(text), ndmin=2)
         y = (table[:, -1] > 0).astype(np.int64) if self.classes else table[:, -1:]
-        return Dataset(self.name, table[:, :-1], y, tuple(self.features.split()), task, self.classes, note)
+        return Dataset(self.name, table[:, :-1], y, tuple(self.features.split()), task, tuple(self.classes), note)
+
+    def fetch(self) -> Rows:
+        """Download the rows, with the target at the end."""
+        publisher, *place = self.source
+        if publisher == "libsvm":
+            return libsvm(*place)
+        raw = uci(*place) if publisher == "uci" else openml(*place)
+        if place[-1].endswith((".xls", ".xlsx")):
+            return sheet(raw, self.formats)
+        table = rows(raw, self.separator, self.header)
+        if self.columns:
+            table = [[row[i] for i in self.columns] for row in table]
+        return formatted(table, self.formats) if self.formats else table
 
     def _downloaded(self) -> tuple[bytes, str]:
         """Download the canonical text, with a note if the row order differs. Raise InputError if any value differs."""

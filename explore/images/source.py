@@ -2,7 +2,7 @@
 
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,14 +21,15 @@ class Idx(NamedTuple):
 
     name: str  # also the name of the folder of local files
     description: str  # for `explore list images`
-    classes: tuple[str, ...]
+    classes: Sequence[str]
     url: str  # the folder with the downloads
     sha256: Mapping[str, str]  # of each unpacked file: images and classes for training, then for testing
 
     def __call__(self, folder: Path | None = None) -> Images:
         """Read or download the set; raise InputError for unexpected content, OSError if the download fails."""
         x, y, test_x, test_y = (self._array(file, folder) for file in self.sha256)
-        return Images(self.name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), self.classes)
+        labels, test_labels = y.astype(np.int64), test_y.astype(np.int64)
+        return Images(self.name, x[:, None], labels, test_x[:, None], test_labels, tuple(self.classes))
 
     def _array(self, file: str, folder: Path | None) -> np.ndarray:
         """Read or download an IDX file. Format: two zero bytes, type (8: bytes), axis count, axis lengths, values."""
@@ -47,7 +48,7 @@ class Cifar(NamedTuple):
     archive: str  # file name on the publisher's page
     sha256: str  # of the archive
     labels: int  # number of label bytes per image; the last one is the class
-    files: tuple[str, ...]  # files in the archive: training files, then the test file
+    files: Sequence[str]  # files in the archive: training files, then the test file
     # Local .npz files that replace the archive, with `x` [N, height, width, channels] and `y`: name -> SHA-256.
     shards: Mapping[str, str] = {}
 

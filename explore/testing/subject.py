@@ -50,18 +50,7 @@ KINDS = {"Categorical": Categorical(), "Bernoulli": Bernoulli(), "Heteroscedasti
 class Contract:
     """Facts about a posterior that checks need, declared in the dictionary `CONTRACT` of the posterior's file.
 
-    Args:
-        lively: settings at which three updates visibly change everything that is learned; default: the class defaults.
-        forgetful: settings at which the state depends mostly on the last few batches; default: `lively`.
-        refuses: what the posterior rejects with `InputError`: "convolutions", "norms" (batch norm), or the names of
-            likelihoods in `KINDS`.
-        linear: for Gaussian posteriors: pairs (moments, settings), e.g. `[("covariance", {"lr": 0.2})]`. With these
-            settings, 600 updates must reach the moments of Bayesian linear regression to six digits. The moments are
-            "covariance": mean and covariance; "diagonal": the mean, and the covariance if the exact covariance is
-            diagonal; or "mean": only the mean.
-        average: for posteriors with at most the mean in `linear`: the largest allowed errors on a linear model, of mean
-            and variance averaged over updates. "mean": in standard deviations of the exact posterior, default 0.25;
-            "variance": a factor, default 1.5; "settings": training settings, default `lively` with lr = 0.05.
+    CONTRIBUTING.md, section "A posterior", explains each key. `refuses` may contain the names in `PARTS` and `KINDS`.
     """
 
     lively: Mapping[str, Any] = dataclasses.field(default_factory=dict)

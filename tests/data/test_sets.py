@@ -289,8 +289,8 @@ def test_numbers_are_written_as_in_the_canonical_text(site, name, file, member):
 
 def test_a_download_must_have_the_known_rows(site):
     def load(*digests):
-        fetch = lambda: source.rows(source.uci(1, "made+up", "made_up.data"))  # noqa: E731
-        return source.Published("made-up", "", digests[0], "a b", fetch, (), *digests[1:])()
+        place = ("uci", 1, "made+up", "made_up.data")
+        return source.Published("made-up", "", digests[0], "a b", place, (), *digests[1:])()
 
     put(site / "1/made+up.zip", b" 4  5 6\r\n1 2 3 \r\n\r\n", "made_up.data")
     canonical, other, third = (

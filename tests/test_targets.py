@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from explore import ActiveLearner, FittedModel, registry
@@ -17,7 +18,7 @@ from explore.learning import compare
 from explore.nets.likelihoods import Gaussian, Parameterless
 from explore.nets.net import Net, mlp
 from explore.testing.oracles import Matched, implied_gaussian, ridge
-from explore.vime.dynamics import Dynamics, DynamicsSettings
+from explore.vime.reward import IntrinsicReward
 from tests.user_likelihoods import Heteroscedastic, Poisson, StudentT
 
 N, TEST = 400, 2000
@@ -189,7 +190,7 @@ def test_targets_are_scaled_only_where_the_likelihood_allows_it():
     with pytest.raises(
         InputError, match="the dynamics model standardises its targets; use Gaussian instead of Poisson"
     ):
-        Dynamics(DynamicsSettings(posterior=counts), 1, 1, Rng(0))
+        IntrinsicReward(spaces.Box(0, 1, (1,)), spaces.Discrete(2), posterior=counts)
     with pytest.raises(InputError, match=r"Poisson has no scaled_noise\(noise, factor\), which calibration needs"):
         FittedModel.fit(counts, X[:20], np.arange(20.0), calibrate=0.2)
 

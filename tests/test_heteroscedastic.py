@@ -170,6 +170,7 @@ def growing(n, seed=0):
     return x, np.sin(6 * x) + (0.02 + 0.48 * x**2) * rng.normal(size=(n, 1))
 
 
+@pytest.mark.slow
 def test_deviation_grows_where_the_noise_does():
     x, y = (torch.as_tensor(a, dtype=torch.float32)[None] for a in growing(200))
     posterior = explore.posterior(

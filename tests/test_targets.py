@@ -97,6 +97,7 @@ def test_each_output_is_weighed_by_its_own_precision(name, own):
 # Likelihoods of users --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_intervals_of_a_student_t_hold_what_they_say():
     """Half of the targets between the quartiles: a Gaussian of the same variance would hold two thirds."""
     y = SIGNAL[:, :1] + 0.3 * np.random.default_rng(2).standard_t(3, size=(N + TEST, 1))

@@ -76,7 +76,7 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.mark.posix
 @pytest.mark.usefixtures("heeded_interrupts")
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.slow)])
 def test_killed_and_resumed_equals_uninterrupted(explore, uninterrupted, name):
     how = signal.Signals[name]
     command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x"]

@@ -736,6 +736,7 @@ def test_sac_refuses_a_last_observation_that_is_not_finite(explore, broken):
     ) and "an observation with a number that is not finite" in result.stderr
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_in_a_process_is_a_sentence(explore, broken, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
     get_reusable_executor(reuse=True).shutdown()  # processes of other tests have another path

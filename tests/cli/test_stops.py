@@ -171,7 +171,8 @@ def test_interrupted_after_what_the_checkpoint_holds(explore, monkeypatch, calls
 
 
 @pytest.mark.parametrize(
-    ("command", "calls", "done"), [("active", 2, "1 of 3 rounds"), ("compare", 3, "2 of 6 epochs")]
+    ("command", "calls", "done"),
+    [pytest.param("active", 2, "1 of 3 rounds", marks=pytest.mark.slow), ("compare", 3, "2 of 6 epochs")],
 )
 def test_several_processes_continue_as_they_were(explore, monkeypatch, command, calls, done):
     with monkeypatch.context() as patch:

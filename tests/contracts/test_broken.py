@@ -87,6 +87,7 @@ class LaplaceAdam(Variational):
         return 0.5 * (squares / eta + count * math.log(2 * math.pi * eta)) - entropy
 
 
+@pytest.mark.slow
 def test_another_density_passes():
     for check in ("functions", "a_saved", "single", "samples", "divergences", "a_linear_model", "gain_is"):
         meet(LaplaceAdam, check)

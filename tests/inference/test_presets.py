@@ -116,7 +116,7 @@ def scores(name, rows, functions, columns=COLUMNS):
     return tuple(v.reshape(len(functions), DRAWS).numpy() for v in found)
 
 
-@pytest.mark.parametrize("name", ["noisy-kfac", "ensemble"])
+@pytest.mark.parametrize("name", ["noisy-kfac", pytest.param("ensemble", marks=pytest.mark.slow)])
 def test_a_row_more_is_no_worse(name):
     """With presets that began at 64 rows the RMSE of these draws rose by a half and by nine tenths."""
     before, after = (scores(name, rows, [FUNCTIONS["sine"]], 1)[0].mean() for rows in (63, 64))

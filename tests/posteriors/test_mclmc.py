@@ -257,6 +257,7 @@ def test_what_it_does_not_support_is_refused_by_name():
         MCLMC(net=Net(nn.Linear(2, 1)), likelihood=likelihood)
 
 
+@pytest.mark.slow
 def test_steps_on_parts_of_the_data_have_the_mean_and_slightly_wider_draws():
     rng = draw(3)
     x = rng.normal(1, 400, 3)

@@ -217,8 +217,8 @@ def vogn() -> Iterator[Claim]:
     ours = ", ".join(number(math.exp(costs[net].mean)) for net in VOGN_ERROR)
     yield Claim("an epoch takes 2.6 to 4.4 times Adam's †", "2.63, 3.20, 4.44",
                 [Finding(f"{ours}, but with fewer weight samples", OPEN)], IMAGES)  # fmt: skip
-    yield missing("ImageNet, AUROC; best or tied in 10 of 15 cases", "the poster's table",
-                  "no run of ImageNet, of the other networks mostly short ones", IMAGES)  # fmt: skip
+    yield missing("ImageNet; best or tied in 10 of 15 cases", "the poster's table",
+                  "no run of ImageNet, AUROC in short runs of one network only", IMAGES)  # fmt: skip
 
 
 def whvi() -> Iterator[Claim]:

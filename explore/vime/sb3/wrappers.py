@@ -6,7 +6,6 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.wrappers.vector import DictInfoToList
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, unwrap_vec_normalize
@@ -97,7 +96,7 @@ class BatchedVecEnv(VecEnv):
                 "stable-baselines3 needs autoreset in the step that ends an episode; give autoreset_mode='SameStep' to "
                 "gymnasium.make_vec for environments of explore, for others AutoresetMode.SAME_STEP in vector_kwargs"
             )
-        self.env, self._listed = env, DictInfoToList(env)
+        self.env = env
         self._actions: Array | None = None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
@@ -111,13 +110,13 @@ class BatchedVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> Any:
-        observations, rewards, terminated, truncated, infos = self._listed.step(self._actions)
+        observations, rewards, terminated, truncated, batched = self.env.step(self._actions)
+        infos, last = _each(batched, self.num_envs), _each(batched.get("final_info", {}), self.num_envs)
         ended = terminated | truncated
-        for i, info in enumerate(infos):
-            last, final = info.pop("final_obs", None), info.pop("final_info", {})
-            if ended[i]:  # the infos of the step that ended the episode, not of the reset after it
-                limited = bool(truncated[i] and not terminated[i])
-                infos[i] = final | {"terminal_observation": last, "TimeLimit.truncated": limited}
+        for i in np.flatnonzero(ended):
+            infos[i] = last[i]  # of the step that ended the episode, not of the reset after it
+            infos[i]["terminal_observation"] = batched["final_obs"][i]
+            infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
         return observations, rewards.astype(np.float32), ended, infos
 
     def close(self) -> None:
@@ -140,3 +139,15 @@ class BatchedVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
+
+
+def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
+    """Split the infos of a vector environment, which include masks, into one dictionary per environment."""
+    each: list[dict[str, Any]] = [{} for _ in range(n)]
+    for key, values in infos.items():
+        if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):
+            continue
+        parts = _each(values, n) if isinstance(values, dict) else values
+        for i in np.flatnonzero(infos.get(f"_{key}", np.ones(n, bool))).tolist():
+            each[i][key] = parts[i]
+    return each

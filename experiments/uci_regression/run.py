@@ -87,6 +87,7 @@ ARMS = {
     "mc-dropout": Arm("mc-dropout", PLAIN, 100, full=False),
     "map": Arm("map", PLAIN, 1, full=False),
 }
+NAMES = (*ARMS, "pbp")  # the comparator has no settings of ours
 # Batches of 100 on the larger sets.
 HUNDREDS = ("noisy-kfac amortised", "noisy-kfac amortised x 5", "noisy-adam", "bbb", "block-tridiagonal")
 # Of SLANG by set: lr and beta, and the logarithms of the precisions of noise (in units of the target) and prior, which
@@ -222,7 +223,7 @@ def tables(runs: pd.DataFrame, paper: pd.DataFrame) -> str:
 def _lines(own: pd.DataFrame, cited: pd.DataFrame, tag: str, sets: list[str]) -> Iterator[list[str]]:
     digits = {name: ".4f" if name in ("kin8nm", "naval") and tag == "rmse" else ".3f" for name in sets}
     papers = cited.groupby("arm", sort=False)
-    for arm in (arm for arm in (*ARMS, "pbp") if arm in set(own.arm)):
+    for arm in (arm for arm in NAMES if arm in set(own.arm)):
         rows = {name: own[(own.arm == arm) & (own.dataset == name)] for name in sets}
         values = {name: found[tag] for name, found in rows.items()}
         short = {name: "†" if _shortened(found) else "" for name, found in rows.items()}
@@ -267,7 +268,7 @@ def picture(curves: pd.DataFrame, path: Path) -> None:
 
 @experiment(__file__)
 @names("--datasets", "data set", DATASETS)
-@names("--arms", "arm", (*ARMS, "pbp"))
+@names("--arms", "arm", NAMES)
 @click.option("--hidden", type=click.Choice(["50", "50-50"]), default="50", show_default=True)
 @click.option("--prior", type=click.Choice(list(PRIORS)), default="paper", show_default=True, help="Of the noise.")
 @click.option("--full", is_flag=True, help="20 splits and all epochs of everything.")

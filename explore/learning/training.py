@@ -80,8 +80,8 @@ def fit(
     feed = Feed(posterior, root.stream("fit", 1, *steps), gaps=True)
     if state is None:
         if n_data is None:
-            known = length_hint(getattr(loader, "sampler", None)) or length_hint(getattr(loader, "dataset", None))
-            n_data = known or sum(len(pair(batch)[1]) for batch in _batches(loader))
+            length = length_hint(getattr(loader, "sampler", None)) or length_hint(getattr(loader, "dataset", None))
+            n_data = length or sum(len(pair(batch)[1]) for batch in _batches(loader))
         check_range("n_data", n_data, "(0, inf)")
         state = posterior.init(n_data, 1, feed.rng)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), feed, loader, state)

@@ -89,11 +89,11 @@ class Record:
         self._graph, self._kept, record = None, keep, ref(self)  # a hook that holds the record would never be freed
 
         def heard(i: int, grad: Tensor) -> None:
-            if kept := record():
-                kept.heard = True
-                if kept._kept:
-                    grad, before = grad.detach() if factor is None else grad.detach() * factor(), kept.grads[i]
-                    kept.grads[i] = grad if before is None else before + grad
+            if taps := record():
+                taps.heard = True
+                if taps._kept:
+                    grad, before = grad.detach() if factor is None else grad.detach() * factor(), taps.grads[i]
+                    taps.grads[i] = grad if before is None else before + grad
 
         for i, tap in enumerate(self.calls.taps):
             tap.register_hook(partial(heard, i))

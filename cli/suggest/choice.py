@@ -11,7 +11,6 @@ import pandas as pd
 from torch import Tensor
 
 from explore import registry
-from explore.acquisitions.base import RedundancyWarning, redundancy
 from explore.cli import problem
 from explore.cli.suggest.settings import Settings, allowed, limits
 from explore.cli.suggest.table import Rows, Table
@@ -145,8 +144,8 @@ def _dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
 def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
     learner, saved = _fit(table, rows, settings, device, progress)
     predict = partial(loaded.predictions, learner.model, saved.names, saved.transform)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RedundancyWarning)  # reported as a note below
+    with warnings.catch_warnings(record=True) as caught:  # such as RedundancyWarning; reported as notes
+        warnings.simplefilter("default", UserWarning)
         asked = learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
     chosen, (scores, unit) = asked.indices[0].tolist(), _in_units(asked.scores[0], learner, settings)
     prediction = predict(rows.x[chosen])
@@ -162,12 +161,11 @@ def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str,
         every = predict(rows.x[_sample(rows)])
         low, high = (every[_columns(saved.names, part)].to_numpy() for part in ("low", "high"))
         measures["width"] = float((high - low).mean(0).max())
-    repeated = redundancy(learner.acquisitions[0], k, len(rows.pending))
     curved = curvature_note(learner.model.initial_curvature_share.tolist())
     title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
     likelihood = saved.models[settings.posterior].posterior.likelihood
     scales = problem.compressed(rows.x), problem.rounded(vars(likelihood))
-    notes = [*_doubts(rows, settings), *filter(None, (repeated, curved, *scales))]
+    notes = [*_doubts(rows, settings), *(str(w.message) for w in caught), *filter(None, (curved, *scales))]
     return Choice(suggestions, title, notes, measures, saved=saved)
 
 

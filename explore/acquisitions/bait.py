@@ -35,7 +35,7 @@ class BAIT(Checked):
     def __call__(self, view: View, k: int) -> Choice:
         pool, labels = self._pool(view), Numbers(partial(signals, view.likelihood, view.noise))
 
-        def scores(precision: Tensor | None) -> Tensor:
+        def scores(view: View, precision: Tensor | None) -> Tensor:
             root = root_of(precision)
             return view.each(lambda out: _fall(labels.signals(out), root, pool))
 

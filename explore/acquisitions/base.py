@@ -1,8 +1,11 @@
 """The interface of acquisition rules: inputs (`View`), results (`Choice`) and requirements (`Needs`)."""
 
+from __future__ import annotations
+
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -28,8 +31,9 @@ Mask = Bool[Tensor, "R C"]
 Scores = Float[Tensor, "R C"]
 Score = Callable[[Float[Tensor, "R S b O"]], tuple[Tensor, ...]]  # from outputs
 
+SHORTLIST = 100_000  # of more candidates, a batch is chosen among that many
 SHARES = 4  # of the candidates for each job, so that fast workers take more of them
-CACHED = 2**26  # outputs for images are cached up to this many numbers: 256 MiB in single precision
+CACHED = 2**26  # outputs are cached up to this many numbers: 256 MiB in single precision
 
 
 class Choice(NamedTuple):
@@ -97,7 +101,7 @@ class View:
 
     def _divided(self, score: Score) -> tuple[Tensor, ...]:
         count, jobs = self.candidates.shape[1], joblib.Parallel().n_jobs  # 1 outside joblib.parallel_config(n_jobs=...)
-        if jobs == 1 or len(self.candidates.shape) > 3:
+        if jobs == 1 or len(self.candidates.shape) > 3 or isinstance(self.candidates, _Some):
             return divided(self._each, count, lambda _, out: score(out))
         chunk = self.predictor.chunk(self.candidates, predict.CACHE)
         step = chunk * -(-count // (chunk * jobs * SHARES))  # whole chunks: their sizes affect rounding
@@ -106,7 +110,7 @@ class View:
         return filled(zip(shares, joblib.Parallel(n_jobs=jobs)(tasks), strict=True), count)
 
     def _each(self, share: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (slice, outputs) for chunks of the candidates in `share`; outputs for images are cached for reuse."""
+        """Yield (slice, outputs) for chunks of the candidates in `share`; unless there are too many, cache them."""
         if self._cache:
             yield from self._cache
             return
@@ -114,7 +118,7 @@ class View:
         cache: list[tuple[slice, Tensor]] = []
         for part, out in self.predictor.outputs(self.candidates, predict.CACHE, share):
             count, begin = share.stop - share.start, part.start - share.start
-            if len(self.candidates.shape) > 3 and not cache and out[:, :, 0].numel() * count <= CACHED:
+            if not cache and out[:, :, 0].numel() * count <= CACHED:
                 whole = out.new_empty(*out.shape[:2], count, out.shape[3])
             if whole is not None:
                 place = whole[:, :, begin : begin + out.shape[2]]
@@ -242,6 +246,48 @@ def greedy(
         state = update(state, chosen[-1].indices)
         chosen.append(best(scores(state), mask, 1, behind and behind(state), cost))
     return Choice(*(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
+
+
+class _Some:
+    """The inputs at `places` [R, n], which are read when they are indexed."""
+
+    def __init__(self, inputs: Inputs, places: Int[Tensor, "R n"]):
+        self._inputs, self._places = inputs, places
+        self.shape = torch.Size([*places.shape, *inputs.shape[2:]])
+
+    def __getitem__(self, key: Any) -> Tensor:
+        places = self._places[key]
+        return self._inputs[torch.arange(len(places), device=places.device).unsqueeze(1), places]
+
+
+class Shortlist(NamedTuple):
+    """Some of the candidates of a view."""
+
+    view: View  # of these candidates
+    places: Int[Tensor, "R n"]  # where they are among all candidates
+
+
+class ShortlistWarning(UserWarning):
+    """A batch is chosen from a shortlist."""
+
+
+def shortlist(view: View, scores: Scores, n: int, behind: Mask) -> Shortlist:
+    """Return the n/2 best candidates, see `best`, and as many others at random, since the best may be near-duplicates.
+
+    Warn that a batch is chosen from these.
+    """
+    note = f"All but the first point are chosen among the {n // 2:,} best of {view.mask.shape[1]:,} candidates"
+    warnings.warn(f"{note} and as many others at random.", ShortlistWarning, stacklevel=3)
+    top = best(scores, view.mask, n // 2, behind, view.cost).indices
+    others = view.mask.scatter(1, top, False)
+    drawn = best(view.uniform, others, n - n // 2).indices
+    places = torch.cat([top, drawn], 1)
+    mask = torch.cat([view.mask.gather(1, top), others.gather(1, drawn)], 1)  # a padded replica may have fewer
+    some, nets = _Some(view.candidates, places), view.predictor
+    cost = None if view.cost is None else view.cost.gather(1, places)
+    uniform = view.uniform.gather(1, places)
+    few = replace(view, candidates=some, mask=mask, uniform=uniform, cost=cost, sample=lambda: nets)
+    return Shortlist(few, places)
 
 
 class RedundancyWarning(UserWarning):

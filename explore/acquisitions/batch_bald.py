@@ -38,4 +38,4 @@ class BatchBALD(Checked):
 
     def __call__(self, view: View, k: int) -> Choice:
         labels = labels_of(view, self.label_sets, double=True)  # for small differences of entropies
-        return greedy_given(view, k, None, lambda knowledge: view.each(labels.gain(knowledge)), labels.condition)
+        return greedy_given(view, k, None, lambda v, knowledge: v.each(labels.gain(knowledge)), labels.condition)

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.acquisitions.base import Choice, View, greedy
+from explore.acquisitions.base import SHORTLIST, Choice, View, greedy, shortlist
 from explore.core.linalg import identity, inverse_root
 from explore.core.rng import Rng
 from explore.inference import predict
@@ -43,15 +43,16 @@ def greedy_given(
     view: View,
     k: int,
     start: Knowledge,
-    scores: Callable[[Knowledge], Float[Tensor, "R C"]],
+    scores: Callable[[View, Knowledge], Float[Tensor, "R C"]],
     update: Callable[[Knowledge, Float[Tensor, "R S n O"]], Knowledge],
     apart: float | None = None,
 ) -> Choice:
     """Choose k points one after another, each the best given the pending points and the points chosen before.
 
-    `start` is the knowledge about the nets without these points' labels. `scores` maps knowledge to scores of all
-    candidates. `update` maps knowledge and the outputs at further points to the knowledge after their labels. With
-    `apart`, near-duplicates of pending or chosen points rank last; `alike` finds them, with `share` = `apart`.
+    `start` is the knowledge about the nets without these points' labels. `scores` maps a view and knowledge to scores
+    of all candidates. `update` maps knowledge and the outputs at further points to the knowledge after their labels.
+    With `apart`, near-duplicates of pending or chosen points rank last; `alike` finds them, with `share` = `apart`.
+    More than `SHORTLIST` candidates are scored only before the first choice, see `shortlist`.
     """
     none = torch.zeros_like(view.mask)
 
@@ -60,9 +61,13 @@ def greedy_given(
         return update(knowledge, out), near if apart is None else near | alike(view, out, apart)
 
     state = (start, none) if view.pending is None else condition((start, none), view.outputs_at(view.pending))
+    if k > 1 and view.mask.shape[1] > max(SHORTLIST, 2 * k):
+        few = shortlist(view, scores(view, state[0]), max(SHORTLIST, 2 * k), state[1])
+        choice = greedy_given(few.view, k, start, scores, update, apart)
+        return Choice(few.places.gather(1, choice.indices), choice.scores)
     return greedy(
         view.mask, k, state,
-        lambda state: scores(state[0]),
+        lambda state: scores(view, state[0]),
         lambda state, chosen: condition(state, view.outputs(chosen)),
         None if apart is None else lambda state: state[1],
         view.cost,

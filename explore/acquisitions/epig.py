@@ -38,7 +38,7 @@ class EPIG(Checked):
         labels = labels_of(view, self.label_sets, self.adjusted)
         at_targets = view.outputs_at(x)
 
-        def scores(knowledge: Any) -> Tensor:
+        def scores(view: View, knowledge: Any) -> Tensor:
             return view.each(labels.about(knowledge, at_targets, share))
 
         return greedy_given(view, k, None, scores, labels.condition, self.alike)

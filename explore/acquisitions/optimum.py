@@ -79,7 +79,7 @@ def in_turn(
             state = _Draws(directions, drawn, torch.maximum(state.best, values))
         return state
 
-    def scores(state: _Draws) -> Tensor:
+    def scores(view: View, state: _Draws) -> Tensor:
         return view.each(lambda out: score(forecast(state, out)[0], state.best.unsqueeze(2)).mean(1))
 
     every, samples = best.double().unsqueeze(1).expand(-1, draws), view.predictor.samples

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from explore import registry
-from explore.acquisitions.base import check, needs_of
+from explore.acquisitions import base, conditioning
+from explore.acquisitions.base import ShortlistWarning, check, needs_of, shortlist
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.inference import predict
@@ -68,6 +69,44 @@ def test_a_rule_that_looks_at_batches_takes_one_of_the_same(name, likelihood, ou
 
 
 @LIKELIHOODS
+@pytest.mark.parametrize("name", ["bait", "epig", "batch-bald", "expected-improvement", "upper-confidence-bound"])
+def test_a_batch_from_a_shortlist_begins_with_the_best_of_all_and_takes_one_of_the_same(
+    name, likelihood, outputs, monkeypatch
+):
+    rule, v = RULES[name], trap(likelihood, outputs)
+    if refused(rule, v):
+        return
+    whole = rule(v, K)
+    monkeypatch.setattr(conditioning, "SHORTLIST", 40)
+    with pytest.warns(ShortlistWarning, match="among the 20 best of 100 candidates and as many others at random"):
+        few = rule(v, K)
+    assert few.indices[0, 0] == whole.indices[0, 0]
+    torch.testing.assert_close(few.scores[:, 0], whole.scores[:, 0])
+    assert same(few) <= 1
+    assert len(set(few.indices[0].tolist())) == K
+
+
+def test_a_shortlist_has_no_candidate_twice_and_none_that_is_masked():
+    few = 12  # candidates of the second replica, of 30
+    v = view(points=30, mask=torch.arange(30) < torch.tensor([[30], [few]]))
+    scores = v.uniform.flip(1)
+    with pytest.warns(ShortlistWarning):
+        short = shortlist(v, scores, 20, torch.zeros_like(v.mask))
+    assert short.view.mask.sum(1).tolist() == [20, few]
+    for places, mask, best in zip(short.places, short.view.mask, scores.masked_fill(~v.mask, -1), strict=True):
+        allowed = places[mask].tolist()
+        assert len(set(allowed)) == len(allowed)
+        assert {*best.topk(10).indices.tolist()} <= {*allowed}
+    rows = torch.arange(2).unsqueeze(1)
+    assert torch.equal(short.view.candidates[:, 3:5], v.x[rows, short.places[:, 3:5]])
+    assert torch.equal(
+        short.view.candidates[rows, torch.tensor([[4, 1], [0, 2]])],
+        v.x[rows, short.places[rows, torch.tensor([[4, 1], [0, 2]])]],
+    )
+    assert torch.equal(short.view.uniform, v.uniform.gather(1, short.places))
+
+
+@LIKELIHOODS
 def test_the_pool_is_a_trap(likelihood, outputs):
     """Else the other test could not fail."""
     v = trap(likelihood, outputs)
@@ -90,6 +129,7 @@ def test_the_pool_is_a_trap(likelihood, outputs):
 def test_no_tensor_grows_with_the_pool_and_with_samples_or_labels(name, settings, likelihood, outputs, monkeypatch):
     for bound in ("BUDGET", "CACHE", "KEPT"):
         monkeypatch.setattr(predict, bound, 2**12)
+    monkeypatch.setattr(base, "CACHED", 2**12)
     v, rule = view(likelihood, outputs, points=1000, samples=12), registry.acquisition(name, **settings)
     if not refused(rule, v):
         with Largest() as largest:

@@ -95,7 +95,7 @@ def test_information_gain_is_that_beyond_pending_points():
 
 def test_information_gain_passes_over_a_copy():
     v = view()
-    first = int(max_variance(v, 1).indices[0, 0])
+    first = int(max_variance(view(), 1).indices[0, 0])
     v.x[:, first - 1] = v.x[:, first]  # the most uncertain point, twice
     assert first in max_variance(v, 2).indices[0] and (first - 1) % P in max_variance(v, 2).indices[0]
     assert not {first, (first - 1) % P} <= set(information_gain(v, 2).indices[0].tolist())

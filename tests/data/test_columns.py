@@ -12,6 +12,7 @@ import pytest
 
 from explore.core.errors import InputError
 from explore.data import Schema, load_table, texts
+from explore.data.reading import of_frame
 from tests.seeds import seeds
 
 NAMES = ("category", "code", "padded", "well", "large")  # kinds whose cells are names; of all but code as they stand
@@ -172,6 +173,17 @@ def test_excel_parquet_and_data_frames_give_what_csv_gives(seed, tmp_path):
         assert table.dataset.x.tobytes() == plain.dataset.x.tobytes()
         assert table.dataset.y.tobytes() == plain.dataset.y.tobytes()
         assert plain.schema.apply(table.cells).x.tobytes() == plain.dataset.x.tobytes()
+
+
+@pytest.mark.parametrize("kind", "?bhilqBHILQefdg")
+def test_numbers_become_the_same_cells_in_columns_of_any_type(kind):
+    values = np.random.default_rng(0).normal(size=200) * np.logspace(-3, 3, 200)
+    values = np.append(values, [np.nan, np.inf, -np.inf, 0.0, -0.0] if kind in "efdg" else [0, 1]).astype(kind)
+    plain = [[value] for value in values.tolist()]  # each in a column of objects
+    frame = pd.DataFrame({"a": values})
+    assert list(of_frame(frame).columns["a"]) == list(
+        of_frame(pd.DataFrame(plain, columns=["a"], dtype=object)).columns["a"]
+    )
 
 
 JUNK = (

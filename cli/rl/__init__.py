@@ -39,7 +39,7 @@ def _weight(text: str) -> float | str:
     "--compare", type=NAMES, metavar="A,B",
     help="Train with each of these bonuses (none: without), on the same seeds, and say whether they help.",
 )  # fmt: skip
-@click.option("--eta", type=_weight, metavar="NUMBER|auto", help="Weight of the bonus.  [default: 0.001]")
+@click.option("--eta", type=_weight, metavar="NUMBER|auto", help="Weight of the bonus.  [default: auto]")
 @click.option(
     "--normalise", type=click.Choice(["first", "latest", "median", "rms", "none"]),
     help="Divisor of the bonus: the median of the first or latest batch, the mean of the last 10 medians, or the root "
@@ -75,7 +75,7 @@ def command(**values: object) -> None:
     curves with the same tags for all posteriors and seeds.
 
     \b
-    explore rl --env explore/SparseMountainCar-v0 --eta 0.001 --seeds 5
+    explore rl --env explore/SparseMountainCar-v0 --seeds 5
     explore rl --env explore/SparseMountainCar-v0 --compare none,rnd,kl --seeds 5
     explore rl --env Pendulum-v1 --algo sac --timesteps 20000 --posterior bbb -p vime.updates=200
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-last-layer

@@ -51,7 +51,8 @@ class Experiment:
         bonus = f"each of {', '.join(self._each)}" if settings.conditions else "no bonus"
         if vime := settings.vime:
             model = f" of {settings.posterior}" if "posterior" in vime else ""
-            bonus = f"{vime['eta']} x {vime['bonus']}{model}"
+            weight = "" if vime["eta"] == "auto" else f"{vime['eta']} x "
+            bonus = f"{weight}{vime['bonus']}{model}"
         together = f", {len(self._groups[0])} seeds together" if self._groups and len(self._groups[0]) > 1 else ""
         where = place(device, settings.jobs)
         self.plan = f"{settings.algo} on {settings.env} with {bonus} on {where}{together}"

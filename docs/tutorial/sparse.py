@@ -89,7 +89,7 @@ plt.show()
 #
 # Does it help on your task? Run the same command with `--env module:YourEnv-v0`. It
 # [does not always](../rl.md#does-the-bonus-help). In a script with stable-baselines3, pass a callback:
-# `PPO("MlpPolicy", env).learn(40_000, VIMECallback(eta=0.001))`, from `explore.vime.sb3`.
+# `PPO("MlpPolicy", env).learn(40_000, VIMECallback())`, from `explore.vime.sb3`.
 #
 # Next: [all options of the command](../rl.md), [other bonuses and algorithms](../vime.md), and
 # [more sparse tasks](../environments.md).

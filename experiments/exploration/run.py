@@ -1,6 +1,6 @@
 """Which bonus explores best? Each run is `explore rl`, resumed where it was interrupted.
 
-    python -m experiments.exploration.run choose      # posterior, bonus and eta, on three tasks and three seeds
+    python -m experiments.exploration.run choose      # posterior, bonus, eta and PPO's settings, on tasks of their own
     python -m experiments.exploration.run report      # conditions on other tasks and seeds
     python -m experiments.exploration.run report --tasks chain-40 --seeds 20 --jobs 2
     python -m experiments.exploration.run long --seeds 5 --conditions "none;rnd;last-layer;bbb"
@@ -25,7 +25,7 @@ from experiments import driver, tables
 
 HERE = Path(__file__).parent
 SEEDS = {"choose": 100, "report": 0, "long": 0}  # the first
-ETAS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+ETAS = ("0.0001", "0.0003", "0.001", "0.003", "0.01")
 LEFT = 0.001 * 16 * 128  # reward of an iteration that stays at the near end of a chain
 PPO = ("--algo", "ppo", "--n-envs", "16", "--algo-param", "n_steps=128")
 
@@ -55,6 +55,8 @@ TASKS = {
         "deep-sea-18": _task("explore/DeepSea-v0", 102_000, 0.99, "size:18"),
         "key-door-10": _task("explore/KeyDoor-v0", 41_000, 1, "length:10"),
         "empty-8": _task("explore/MiniGrid-v0", 41_000, 0.95, "task:Empty-8x8"),
+        "unlock": _task("explore/MiniGrid-v0", 82_000, 0.95, "task:Unlock"),
+        "crossing-9": _task("explore/MiniGrid-v0", 82_000, 0.95, "task:SimpleCrossingS9N1"),
     },
     "report": {
         "chain-40": _task("explore/Chain-v0", 82_000, 12, "length:40", little=LEFT),
@@ -107,7 +109,7 @@ CANDIDATES = FIRST | {
     for size, rate in ((128, 0.0003), (256, 0.0003), (256, 0.0005), (256, 0.001))
 } | {
     f"ent_coef {weight}": ("--algo-param", f"ent_coef={weight}") for weight in (0.0, 0.003, 0.01)
-}  # fmt: skip
+} | {"none": ("--posterior", "none"), "default": ()}  # fmt: skip
 CONDITIONS = {
     "none": ("--posterior", "none"),
     "rnd": ("--bonus", "rnd"),
@@ -160,7 +162,7 @@ def table(every: pd.DataFrame) -> str:
 @click.argument("what", type=click.Choice([*TASKS]))
 @click.option("--tasks", help="Some tasks.  [default: all]")
 @click.option("--conditions", help="Some conditions, separated by semicolons.  [default: all]")
-@click.option("--etas", help="[default: five for choose, else 0.001]")
+@click.option("--etas", help="[default: five for choose, else auto]")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--runs", type=driver.FOLDER, default=HERE / "runs", show_default=True)
@@ -169,17 +171,17 @@ def main(
 ) -> None:
     """Train what is left, and write the results of what is there."""
     every, first = (CANDIDATES if what == "choose" else CONDITIONS), SEEDS[what]
-    grid = [float(text) for text in etas.split(",")] if etas else list(ETAS if what == "choose" else (1e-3,))
+    grid = etas.split(",") if etas else ETAS if what == "choose" else ("auto",)
     for task in tasks.split(",") if tasks else TASKS[what]:
         for condition in conditions.split(";") if conditions else every:
-            for eta in grid if condition != "none" else [0.0]:
+            for eta in grid if condition != "none" else ("0",):
                 chosen = every[condition]
                 if condition != "none":
                     pictures = "explore/Pixels-v0" in TASKS[what][task].options
-                    chosen = (*chosen, "--eta", f"{eta:g}", *(ENCODER if pictures else ()))
+                    chosen = (*chosen, "--eta", eta, *(ENCODER if pictures else ()))
                 if what == "choose" and "ppo" in TASKS[what][task].options and condition in FIRST:
                     chosen = (*chosen, *SB3, "--algo-param", "target_kl=none")
-                name = f"{task}-{re.sub('[ ,]+', '-', condition)}-{eta:g}"
+                name = f"{task}-{re.sub('[ ,]+', '-', condition)}-{eta}"
                 folder = trained(name, TASKS[what][task], chosen, first, seeds, jobs, runs)
                 rows = pd.read_csv(folder / "results.csv")
                 lines = [{"seed": seed} | scored(own, TASKS[what][task]) for seed, own in rows.groupby("seed")]

@@ -1,6 +1,6 @@
 """VIME wrappers for Gymnasium environments: rewards become r + eta * bonus.
 
-    env = VIME(gym.make("explore/SparseMountainCar-v0"), eta=0.001)
+    env = VIME(gym.make("explore/SparseMountainCar-v0"))
 
 Each `info` has "extrinsic_reward", "intrinsic_reward" (the bonus that was added) and "intrinsic_raw" (the bonus before
 scaling). Outside training, the last two are 0. At the last step of an episode, `info` also has the sums over the
@@ -116,7 +116,7 @@ class Stepwise:
             return None, _masked(KEYS, (extrinsic, paid, raw), every)
         real = every if real is None else real
         if real.any():
-            self.bonus.saw(extrinsic[real])
+            self.bonus.saw(extrinsic[real], np.asarray(ended)[real])
             after = following(self.bonus.observations, observations, ends)
             episodes = self._numbers.episodes()[real]
             raw[real], paid[real] = self.bonus.step(Transitions(before[real], actions[real], after[real], episodes))

@@ -35,17 +35,21 @@ QUEUE = 10  # number of batches over which the divisor is averaged
 CHECKED = 2**13  # about the most numbers on which the quality of the model is measured, in at least 64 transitions
 LARGEST = float(torch.finfo(torch.float32).max)  # placeholder for a bonus that overflows
 MOST = 1e12  # maximum bonus; squared returns stay finite in single precision
-ETA = 0.001  # the default weight, and the weight relative to the largest reward
-FORMAT = 5  # of a saved state
+ETA = 0.001  # the largest automatic weight, relative to the largest reward
+SHARE = 0.2  # with an automatic weight, the most bonus of a mean episode, relative to the largest reward
+RECENT = 0.9  # factor on the counts of steps and episodes after each batch
+FORMAT = 6  # of a saved state
 COUNTERS = ("batches", "dropped", "restarts")
+LEVELS = ("_largest", "_multiple", "_steps", "_ends")  # numbers that are saved
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardSettings(Checked):
     """Settings of the bonus: its kind, scale and weight."""
 
-    # The weight of the bonus; "auto": ETA times the largest absolute reward of a step so far, if that is above 1.
-    eta: float | Literal["auto"] = ETA
+    # The weight of the bonus. "auto": ETA times the largest absolute reward of a step so far, or 1; but less if a mean
+    # episode's bonus would exceed SHARE times that reward, so that it does not outbid the environment.
+    eta: float | Literal["auto"] = "auto"
     eta_decay: float = 1.0  # factor on eta after each batch
     bonus: str = "expected-gain"  # a name from `explore list bonuses`, or "module:Class"
     # The divisor of the bonus. "first": the median of the first paid batch, so that the bonus fades as the model
@@ -126,6 +130,8 @@ class IntrinsicReward:
         self.paid = False  # whether any bonus was not 0, before its weight eta
         self.temperature = 1.0  # a further factor on the weight, see `MaxInfoSAC`
         self._largest = 1.0  # the largest absolute reward so far, or 1
+        self._steps = self._ends = 0.0  # recent steps, and ends of episodes
+        self._multiple = 0.0  # the mean of `multiples` in the latest batch
         self._trained = False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # one per batch; the divisor is computed from them
         self._open: list[Array] = []  # raw bonuses of the steps in the unfinished batch ...
@@ -134,12 +140,18 @@ class IntrinsicReward:
     @property
     def eta(self) -> float:
         """The current weight of the bonus, after decay."""
-        eta = ETA * self._largest if self.settings.eta == "auto" else self.settings.eta
+        eta = self._automatic if self.settings.eta == "auto" else self.settings.eta
         return eta * self.settings.eta_decay**self.batches * self.temperature
 
-    def saw(self, rewards: Float[Array, "*n"]) -> None:
-        """Take note of rewards of the environment, for `eta="auto"`."""
+    @property
+    def _automatic(self) -> float:
+        episode = self._multiple * self._steps  # the sum of `multiples` in `_ends` episodes
+        return self._largest * (min(ETA, SHARE * self._ends / episode) if self._ends and episode else ETA)
+
+    def saw(self, rewards: Float[Array, "*n"], ends: Bool[Array, "*n"]) -> None:
+        """Take note of rewards of the environment, and of the steps that ended an episode, for `eta="auto"`."""
         self._largest = float(np.max(np.abs(rewards), where=np.isfinite(rewards), initial=self._largest))
+        self._steps, self._ends = self._steps + np.size(ends), self._ends + float(np.sum(ends))
 
     @property
     def divisor(self) -> float | None:
@@ -202,7 +214,7 @@ class IntrinsicReward:
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
             "trained": torch.tensor(self._trained),
-            "largest": torch.tensor(self._largest, dtype=torch.float64),
+            **{name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in LEVELS},
             **{name: torch.tensor(getattr(self, name)) for name in COUNTERS},
             "levels": torch.tensor(list(self._levels), dtype=torch.float64),
             "open": torch.from_numpy(np.concatenate([*self._open, np.zeros(0)])),
@@ -236,8 +248,9 @@ class IntrinsicReward:
         self.seed(int(reward["seed"]))
         self.model.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])
-        self._trained, self._largest = bool(reward["trained"]), float(reward["largest"])
+        self._trained = bool(reward["trained"])
         vars(self).update({name: int(reward[name]) for name in COUNTERS})
+        vars(self).update({name: float(reward[name]) for name in LEVELS})
         self._levels.extend(reward["levels"].tolist())
         ends = reward["calls"].cumsum(0)[:-1].numpy()
         self._open = np.split(reward["open"].numpy(), ends) if len(reward["calls"]) else []
@@ -256,10 +269,10 @@ class IntrinsicReward:
         return np.nan_to_num(raw.double().cpu().numpy(), nan=LARGEST, posinf=LARGEST, neginf=LARGEST)
 
     def _add_level(self, raw: Float[Array, " n"]) -> None:
-        if self.settings.normalise == "first" and self.divisor:
-            return
-        if len(exact := raw[raw < LARGEST]):  # placeholders of overflows would dominate a mean
+        first = self.settings.normalise == "first" and self.divisor
+        if len(exact := raw[raw < LARGEST]) and not first:  # placeholders of overflows would dominate a mean
             self._levels.append(float(np.mean(exact**2) if self.settings.normalise == "rms" else np.median(exact)))
+        self._multiple = float(self.multiples(raw).mean()) if len(raw) else 0.0
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch with bonuses `raw`; set `metrics`."""
@@ -279,6 +292,7 @@ class IntrinsicReward:
             metrics |= {f"vime/{name}": value for name, value in self.model.learned.items()}
         self.metrics = metrics | {"vime/restarts": float(self.restarts)}
         self.batches += 1
+        self._steps, self._ends = RECENT * self._steps, RECENT * self._ends
 
     def _train(self) -> None:
         self.model.train(self.replay, self.rng.stream("fit", self.batches))

@@ -113,14 +113,39 @@ def test_other_divisors():
 def test_an_automatic_weight_follows_the_largest_reward_so_far_and_is_saved():
     reward = with_batch(made(eta="auto"))
     assert reward.eta == 0.001
-    reward.saw(np.array([0.5, -20.0, np.nan, np.inf, 3.0]))
-    reward.saw(np.array([0.0]))
+    reward.saw(np.array([0.5, -20.0, np.nan, np.inf, 3.0]), np.zeros(5, bool))
+    reward.saw(np.array([0.0]), np.array([False]))
     assert reward.eta == pytest.approx(0.02)
     other = made(eta="auto")
     other.load_state_dict(reward.state_dict())
     assert other.eta == reward.eta
     found = reward.batch(transitions(25, 1))
     assert np.median(found.scaled) == pytest.approx(0.02)
+
+
+def test_with_an_automatic_weight_a_mean_episode_earns_at_most_a_share_of_the_largest_reward():
+    reward = with_batch(made(eta="auto", interval=25))
+    for i in range(1, 4):
+        reward.saw(np.full(400, -2.0), np.arange(400) == 7)  # episodes of 400 steps
+        found = reward.batch(transitions(25, i))
+        assert reward.eta < 0.002
+        assert found.scaled.mean() * 400 == pytest.approx(0.4)
+    weight = reward.eta
+    other = made(eta="auto", interval=25)
+    other.load_state_dict(reward.state_dict())
+    assert other.eta == weight
+    found = other.step(transitions(24, 4))  # the weight is that of the last finished batch
+    np.testing.assert_allclose(found.scaled, weight * other.multiples(found.raw))
+    other.step(transitions(1, 5))
+    assert other.eta != weight
+
+
+@pytest.mark.parametrize(("eta", "ends", "expected"), [(0.001, 1, 0.001), ("auto", 0, 0.002), ("auto", 100, 0.002)])
+def test_a_given_weight_and_that_of_short_or_unknown_episodes_stay(eta, ends, expected):
+    reward = with_batch(made(eta=eta))
+    reward.saw(np.full(400, -2.0), np.arange(400) < ends)
+    reward.batch(transitions(25, 1))
+    assert reward.eta == expected
 
 
 def test_a_bonus_is_cut_at_a_multiple_of_the_divisor():

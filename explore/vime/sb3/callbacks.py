@@ -157,7 +157,7 @@ class VIMECallback(BaseCallback):
         self._steps.append((before, actions, after, self._numbers.episodes(), dones.copy()))
         self._numbers.begin(dones)
         rewards = self._normalise.get_original_reward() if self._normalise else self.locals["rewards"]
-        self.bonus.saw(rewards)
+        self.bonus.saw(rewards, dones)
         self._extrinsic.add(rewards, dones)
         return True
 

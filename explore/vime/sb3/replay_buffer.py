@@ -78,7 +78,7 @@ class VIMEReplayBuffer(ReplayBuffer):
 
     def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: Any) -> None:
         super().add(obs, next_obs, action, reward, done, infos)
-        self.bonus.saw(reward)
+        self.bonus.saw(reward, done)
         vectors = self.bonus.observations
         self.bonus.step(Transitions(vectors.many(obs), self.bonus.actions.many(action), vectors.many(next_obs)))
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,18 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # The nets here are small: more threads cost more than they bring, above all beside other processes.
 torch.set_num_threads(1)
+
+
+# Tests that take seconds, beside faster ones of the same: beginnings of their names, as pytest prints them.
+SLOW = tuple((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow.txt, before `-m` looks at marks."""
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

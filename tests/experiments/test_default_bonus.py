@@ -41,7 +41,7 @@ def test_only_what_stands_in_the_readme_differs_from_the_defaults(monkeypatch, t
     for task, steps, arguments in zip(("chain-40", "mountain-car"), (100_000, 35_000), asked, strict=True):
         settings = resolve(rl.command.make_context("rl", arguments).params)
         former = [word for text in ("clip=10", "updates=500", "batch_size=10") for word in ("-p", f"vime.{text}")]
-        bonus = ["--posterior", "noisy-kfac", "--bonus", "kl", *former]
+        bonus = ["--eta", "0.001", "--posterior", "noisy-kfac", "--bonus", "kl", *former]
         plain = resolve(rl.command.make_context("rl", [*run.TASKS[task][0], *bonus]).params)
         algo = {**plain.algo_settings, "value_init": "zero"}
         assert settings == replace(plain, algo_settings=algo, timesteps=steps, seed=3)

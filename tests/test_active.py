@@ -686,7 +686,7 @@ def test_labels_of_which_some_outputs_are_not_measured():
     learner = ActiveLearner(partial, x, ["max-variance"])
     learner.tell(range(20), y[:20])
     assert learner.ask(3).indices.shape == (1, 3)
-    labelled = learner._pool.labelled(learner.fitted.scales)
+    labelled = learner.training(learner.fitted.scales)
     np.testing.assert_allclose(labelled.y.nanmean(1), 0, atol=1e-5)
     assert torch.equal(labelled.y[0].isnan(), torch.from_numpy(np.isnan(y[:20])))
     again = ActiveLearner(partial, x, ["max-variance"])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from explore import registry
@@ -32,7 +32,7 @@ from explore.learning.scaling import RawInputs, Standardiser, numbers
 STOPS = 10  # progress reports of a fit in several processes
 
 
-class ActiveLearner:
+class ActiveLearner(Pool):
     """An active learner: it fits a posterior to the labels so far, and chooses the next points of a pool to label.
 
     Args:
@@ -54,6 +54,11 @@ class ActiveLearner:
         device, dtype: device and floating-point type to compute with.
         jobs: processes that share the trials of each fit, see `explore.learning.fit.sharded_fit`.
         posterior_for: a function from the number of labels to the posterior; None: always `posterior`.
+
+    Attributes:
+        labelled: [R, n] indices of the labelled points, in the order in which they were labelled.
+        mask: [R, P] mask of the points that `ask` can still choose.
+        round: number of `tell` calls so far.
     """
 
     def __init__(
@@ -77,42 +82,25 @@ class ActiveLearner:
         check_made(posterior)
         for name, value in (("trials", trials), ("samples", samples), ("jobs", jobs)):
             check_count(name, value)
-        self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
+        self.posterior, self.samples = posterior, samples
         self.jobs, self._posterior_for = min(jobs, trials), posterior_for or (lambda _: posterior)
         rules = [default_rule(posterior.likelihood.discrete)] if acquisitions is None else acquisitions
         self.acquisitions = tuple(_rules(rules))
         for rule in self.acquisitions:
             base.check(rule, posterior, samples)
-        self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
-        arms = tuple(map(name_of, self.acquisitions))
-        self._pool = Pool(posterior, x, allowed, trials, arms, standardise, self.rng)
+        arms, rng = tuple(map(name_of, self.acquisitions)), Rng(seed, device, dtype, arms=len(self.acquisitions))
+        super().__init__(posterior, x, allowed, trials, arms, standardise, rng)
         if targets is not None and not any(needs_of(rule).aims for rule in self.acquisitions):
             raise InputError(
                 f"targets has no effect with {', '.join(arms)}. Leave it out, or add a rule such as variance-reduction"
             )
-        self.x, self.replicas = self._pool.x, self._pool.replicas
-        self._targets = None if targets is None else RawInputs(targets, self.rng, posterior.net.inputs.packed)
-        if self._targets is not None:
-            self._targets.check_shape(tuple(self.x.shape[1:]), "the pool")
+        self._aims = None if targets is None else RawInputs(targets, rng, posterior.net.inputs.packed)
+        if self._aims is not None:
+            self._aims.check_shape(tuple(self.x.shape[1:]), "the pool")
         self._cost = None if cost is None else self._prices(cost)
         self.info: Info = {}  # of the last training batch
         self._fitted: FittedModel | None = None
         self._carried: Any = None  # from the last fit to fewer labels, see `Predictive.carried`
-
-    @property
-    def labelled(self) -> Int[Tensor, "R n"]:
-        """Indices of the labelled points, in the order in which they were labelled."""
-        return self._pool.points
-
-    @property
-    def mask(self) -> Bool[Tensor, "R P"]:
-        """Mask of the points that `ask` can still choose."""
-        return self._pool.mask
-
-    @property
-    def round(self) -> int:
-        """Number of `tell` calls so far."""
-        return self._pool.round
 
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels y to the points with these integer indices, [R, k] ([k] if R = 1).
@@ -121,7 +109,7 @@ class ActiveLearner:
         outputs of a point that were not measured. Raise InputError for points that are not allowed or already labelled,
         and for invalid labels.
         """
-        self._pool.tell(indices, y)
+        super().tell(indices, y)
         if self._fitted is not None:
             self._carried = self.posterior.carried(self._fitted.state)
         self._renew()
@@ -132,12 +120,12 @@ class ActiveLearner:
             raise InputError("ActiveLearner runs in one process. Start it without torchrun; jobs divides the trials")
         if self._fitted is not None:
             return
-        scales = self._pool.scales()
+        scales = self.scales()
         shards = streams(self.rng.stream("fit", self.round), self.jobs)
         at = stops(self.posterior.epochs, STOPS)
         posterior: Any = self.posterior
         state, done = (None, 0) if self._carried is None else posterior.continued(self._initial, self._carried)
-        for epoch in sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at, done, state):
+        for epoch in sharded_fit(self.posterior, *self.training(scales), shards, at, done, state):
             yield epoch
         if failed := int((~epoch.state.common.alive).sum()):
             note = f"the fit of {failed} of {self.replicas} replicas diverged; ignore their predictions and suggestions"
@@ -173,7 +161,7 @@ class ActiveLearner:
         again, and the rules take them into account without knowing their labels. Warn if a rule scores points
         independently, so that its batch may contain near-duplicates.
         """
-        waiting = None if pending is None else self._pool.free(pending)
+        waiting = None if pending is None else self.free(pending)
         p = 0 if waiting is None else waiting.shape[1]
         self.check(k, pending=p)
         for rule in self.acquisitions:
@@ -194,15 +182,15 @@ class ActiveLearner:
         """Return test metrics in original units at points `indices` [R, m]; y [P, O] or [P] has all points' labels."""
         scales = self.fitted.scales
         unit = scales.y.scale.squeeze(1) if scales.y.scale.dim() else None
-        return self.fitted.predictor().evaluate(*self._pool.test(indices, y, scales), unit)
+        return self.fitted.predictor().evaluate(*self.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the labels so far, and the chains of a sampler. The constructor's arguments determine the rest."""
-        return self._pool.state_dict() | ({} if self._carried is None else tree.save({"carried": self._carried}))
+        return super().state_dict() | ({} if self._carried is None else tree.save({"carried": self._carried}))
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Resume from the `state_dict` of a learner with the same points and the same arguments."""
-        self._pool.load_state_dict(saved)
+        super().load_state_dict(saved)
         self._renew()
         self._carried = None
         if chains := {name: t.to(self.rng.device) for name, t in saved.items() if name.startswith("carried.")}:
@@ -241,18 +229,18 @@ class ActiveLearner:
             base.check(rule, self.posterior, nets.samples)
             return dataclasses.replace(nets, layers=tree.part(nets.layers, arm), noise=tree.part(nets.noise, arm))
 
-        points, present, uniform = self._pool.candidates(arm, pending)
+        points, present, uniform = self.candidates(arm, pending)
         view = View(
             posterior=self.posterior,
             state=tree.part(state, arm),
-            labelled=tree.part(self._pool.labelled(scales), arm),
-            candidates=self._pool.standardised(points, tree.part(scales, arm)),
+            labelled=tree.part(self.training(scales), arm),
+            candidates=self.standardised(points, tree.part(scales, arm)),
             mask=present,
             sample=sample,
             uniform=uniform,
             rng=Rng(self.rng.seed, self.rng.device, self.rng.dtype).stream("acquire", self.round, 2),
-            pending=None if pending is None else self._pool.standardised(pending, scales)[:][arm],
-            targets=None if self._targets is None else self._pool.new(self._targets, scales)[arm],
+            pending=None if pending is None else self.standardised(pending, scales)[:][arm],
+            targets=None if self._aims is None else self.new(self._aims, scales)[arm],
             cost=None if self._cost is None else self._cost[points],
         )
         answer = base.checked(rule(view, k), rule, present, k)

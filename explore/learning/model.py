@@ -98,7 +98,7 @@ class FittedModel:
         pool = Pool(posterior, x, None, 1, ("",), standardise, rng)
         pool.tell(torch.arange(len(pool.x)), y)
         scales = pool.scales()
-        data, factor = pool.labelled(scales), None
+        data, factor = pool.training(scales), None
         if calibrate:
             factor = held_out_factor(posterior, *data, rng.stream("calibrate", pool.round), calibrate, samples)
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state

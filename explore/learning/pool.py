@@ -49,7 +49,7 @@ class Pool:
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
             raise InputError("a pretrained network (trained=True) expects raw data. Pass standardise='none'")
-        self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
+        self.rng, self._arms, self.trials, self.standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng, posterior.net.inputs.packed)
         if posterior.net.inputs.whole and standardise != "none":
             raise InputError("a network that looks up whole numbers expects raw data. Pass standardise='none'")
@@ -67,13 +67,13 @@ class Pool:
         self._partial = bool(getattr(likelihood, "partial", False))  # whether labels may be NaN in some outputs
         self.allowed: Bool[Tensor, "R P"] = _mask(allowed, trials, len(self.x)).to(rng.device).repeat(len(arms), 1)
         self.mask, self.replicas = self.allowed, len(self.allowed)  # the allowed points without a label
-        self.points: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
-        self.y: Tensor | None = None  # [R, n, O], or [R, n] class indices, in the order of `points`
+        self.labelled: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
+        self.y: Tensor | None = None  # [R, n, O], or [R, n] class indices, in the order of `labelled`
         self.round = 0  # the number of `tell` calls
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
         """Standardise `inputs` from outside the pool for every replica."""
-        return scales.x.inputs(inputs[:].unsqueeze(0), self._rng.dtype).expand(self.replicas, *inputs.shape)
+        return scales.x.inputs(inputs[:].unsqueeze(0), self.rng.dtype).expand(self.replicas, *inputs.shape)
 
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels to points of the pool, see `ActiveLearner.tell`."""
@@ -88,7 +88,7 @@ class Pool:
         if self._partial and values.isnan().all(-1).any():
             raise InputError("a point has NaN in all outputs. Leave out points without measurements")
         self.mask = self.mask.scatter(1, points, False)
-        self.points = torch.cat([self.points, points], 1)
+        self.labelled = torch.cat([self.labelled, points], 1)
         self.y = values if self.y is None else torch.cat([self.y, values], 1)
         self.round += 1
 
@@ -118,7 +118,7 @@ class Pool:
     def _indices(self, indices: Any) -> Tensor:
         """Return point indices as int64 in their original shape. Raise InputError for invalid indices."""
         try:
-            points = self._rng.tensor(indices)
+            points = self.rng.tensor(indices)
         except (TypeError, ValueError):
             raise InputError("indices must be whole numbers") from None
         if points.numel() and (points.dtype == torch.bool or points.is_floating_point() or points.is_complex()):
@@ -128,7 +128,7 @@ class Pool:
         return points.long()
 
     def _labels(self, y: Any, gaps: bool = False) -> Tensor:
-        values = labels(y, self._classes, self._rng.device, gaps)
+        values = labels(y, self._classes, self.rng.device, gaps)
         check_targets(self._likelihood, values)
         return values
 
@@ -140,11 +140,11 @@ class Pool:
         if self.y is None:
             raise InputError("no labels yet. Call tell() before ask()")
         x, y = UNSCALED, Standardiser.fit_measured(self.y) if self._scaled else UNSCALED
-        if isinstance(self._standardise, Standardiser):
-            x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
-        elif self.x.dim() == 2 and self._standardise != "none":
-            points = self.points
-            if self._standardise == "pool":  # equally many in every replica
+        if isinstance(self.standardise, Standardiser):
+            x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self.standardise))
+        elif self.x.dim() == 2 and self.standardise != "none":
+            points = self.labelled
+            if self.standardise == "pool":  # equally many in every replica
                 points = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]
             chunks = list(parts(points.shape[1], len(points) * self.x.shape[1]))
             x = Standardiser.of(lambda: (self._raw[points[:, part]] for part in chunks), math.inf)
@@ -160,19 +160,19 @@ class Pool:
 
     def standardised(self, points: Int[Tensor, "R C"], scales: Scales) -> StandardisedInputs:
         """Return the inputs of `points`, which are standardised when indexed."""
-        return StandardisedInputs(self._raw, points, scales.x, self._rng.dtype)
+        return StandardisedInputs(self._raw, points, scales.x, self.rng.dtype)
 
     def _targets(self, y: Tensor, scales: Scales) -> Tensor:
         """Return standardised labels [R, m, O], NaN where missing; class indices [R, m] stay unchanged."""
         if self._classes:
             return y
         present = ~y.isnan()
-        return torch.where(present, scales.y.apply(torch.where(present, y, scales.y.mean), self._rng.dtype), torch.nan)
+        return torch.where(present, scales.y.apply(torch.where(present, y, scales.y.mean), self.rng.dtype), torch.nan)
 
-    def labelled(self, scales: Scales) -> Batch:
+    def training(self, scales: Scales) -> Batch:
         """Return the standardised inputs and labels of the labelled points."""
         assert self.y is not None
-        return Batch(self.standardised(self.points, scales)[:], self._targets(self.y, scales))
+        return Batch(self.standardised(self.labelled, scales)[:], self._targets(self.y, scales))
 
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None
@@ -182,14 +182,14 @@ class Pool:
         points = _first(mask)[:, : int(mask.sum(1).max())]
         present = mask.gather(1, points)
         points = torch.where(present, points, points[:, :1])
-        rng = Rng(self._rng.seed, self._rng.device, self._rng.dtype)
+        rng = Rng(self.rng.seed, self.rng.device, self.rng.dtype)
         return points, present, rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the labels, a hash of the pool, and the settings that `load_state_dict` compares."""
         return {
             "format": torch.tensor(FORMAT),
-            "labelled": self.points.cpu().clone(),
+            "labelled": self.labelled.cpu().clone(),
             "y": torch.zeros(self.replicas, 0) if self.y is None else self.y.cpu().clone(),
             "round": torch.tensor(self.round),
             "meaning": tree.from_plain(self._meaning()),
@@ -207,26 +207,26 @@ class Pool:
             raise InputError(f"the saved learner has different settings: {a}, this one {b}")
         if not torch.equal(saved["pool"].cpu(), self._digest):
             raise InputError("the saved learner has a different pool. Pass the same points, in the same order")
-        self.points = saved["labelled"].to(self._rng.device)
-        self.mask = self.allowed.scatter(1, self.points, False)
+        self.labelled = saved["labelled"].to(self.rng.device)
+        self.mask = self.allowed.scatter(1, self.labelled, False)
         self.round = int(saved["round"])
-        self.y = saved["y"].to(self._rng.device) if self.points.shape[1] else None
+        self.y = saved["y"].to(self.rng.device) if self.labelled.shape[1] else None
 
     def _meaning(self) -> dict[str, Any]:
         """Return the settings that must be the same when a `state_dict` is loaded."""
         return {
-            "seed": self._rng.seed,
+            "seed": self.rng.seed,
             "points": len(self.x),
             "acquisitions": list(self._arms),
             "outputs": self._outputs,
             "classes": self._classes,
-            "trials": self._trials,
+            "trials": self.trials,
             "replicas": self.replicas,
         }
 
     @cached_property
     def _digest(self) -> UInt8[Tensor, " 32"]:
-        return identity.digest(self.x, self.allowed[: self._trials])
+        return identity.digest(self.x, self.allowed[: self.trials])
 
 
 def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "1 1 n O"]:

@@ -4,8 +4,6 @@ A terminal would obey escape sequences, rich would read [a] as a style, matplotl
 encoding may lack a character. All printing and drawing therefore goes through this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator

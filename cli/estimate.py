@@ -11,9 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1, "crps": 1}  # 1: lower is better; -1: higher is better
-TITLES = {
-    "rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood", "crps": "test CRPS",
-}  # fmt: skip
+TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood", "crps": "test CRPS"}
 UNITS = {"rmse": "units of the target", "crps": "units of the target", "log_likelihood": "nats per point"}
 MAIN = ("rmse", "error", "log_likelihood")
 

@@ -35,9 +35,7 @@ SEED = click.IntRange(0, 2**32 - 1)  # the range of Gymnasium, NumPy's RandomSta
 TRIALS, COPIES, SAMPLES = click.IntRange(1, 10_000), click.IntRange(1, 100_000), click.IntRange(2, 100_000)
 THREADS = click.IntRange(1, machine.THREADS)
 # Of `explore rl`; its settings map these names to classes of stable-baselines3.
-Algorithm = Literal[
-    "trpo", "ppo", "ppo_lstm", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"
-]  # fmt: skip
+Algorithm = Literal["trpo", "ppo", "ppo_lstm", "a2c", "sac", "maxinfo", "td3", "ddpg", "tqc", "crossq", "dqn", "qrdqn"]
 # Options that may change when a run is resumed: they affect at most the last digits of results.
 FREE = {"resume", "cluster", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 

@@ -48,8 +48,7 @@ class Chain(Simulation):
     def step(self, actions: Array) -> tuple[Array, Array]:
         actions = np.clip(actions, 0, 2 if self.noise else 1)
         watches = actions == 2
-        moves = np.where(watches, 0, 2 * actions - 1)
-        self.state = np.clip(self.state + moves, 0, self.length - 1)
+        self.state = np.clip(self.state + np.where(watches, 0, 2 * actions - 1), 0, self.length - 1)
         self.shown = watches[:, None] * self.static[np.arange(self.n), np.minimum(self.steps, self.length + 8)]
         self.steps = self.steps + 1
         reward = np.where(self.state == 0, 0.001, 0.0) + (self.state == self.length - 1)

@@ -187,8 +187,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[page.Section]:
         failed = [f"The fit of {name} diverged and was stopped." for name, row in results.items() if not row.alive]
         yield page.Section("Scores", warnings=failed, **page.cells(pd.DataFrame(rows).fillna("")))
     yield drawing.learning_curves(runs, {m: title for m, title in METRICS.items() if not m.startswith("auroc")})
-    done = [run for run in runs if run.name in results]
-    predictions, damaged = readable(done, "results", read)
+    predictions, damaged = readable([run for run in runs if run.name in results], "results", read)
     yield from (*missing, *damaged)
     if predictions:
         yield drawing.calibration({name: t.probabilities for name, t in predictions.items()}, "All test images.")

@@ -226,5 +226,4 @@ class Experiment:
 
     def state_dict(self) -> dict[str, Any]:
         finished = {name: start.as_dict(results) for name, results in self.finished.items()}
-        done = self._epochs(self._saved)
-        return {"finished": finished, "saved": self._saved, "seconds": self._seconds, "done": done}
+        return {"finished": finished, "saved": self._saved, "seconds": self._seconds, "done": self._epochs(self._saved)}

@@ -42,8 +42,7 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
         case name, Measured() as measured:
             means = {tag: float(value.double().mean()) for tag, value in measured.scalars.items()}
             run.scalars(file_name(name), measured.epoch, means)
-            last = measured.epoch == comparison.posteriors[name].epochs
-            return None if last else measured.epoch
+            return None if measured.epoch == comparison.posteriors[name].epochs else measured.epoch
         case name, Finished() as finished:
             epochs = comparison.posteriors[name].epochs if name in comparison.posteriors else 0
             splits = range(1, comparison.settings.splits + 1)
@@ -152,8 +151,7 @@ def failures(comparison: Experiment, results: Results) -> Iterator[str]:
     """Yield warnings about failed or poor fits, and too much initial curvature."""
     s = comparison.splits
     for name, rows in results.items():
-        scalars = comparison.finished[name].scalars
-        learned = {tag.removeprefix("train/"): v for tag, v in scalars.items() if is_own(tag)}
+        learned = {tag.removeprefix("train/"): v for tag, v in comparison.finished[name].scalars.items() if is_own(tag)}
         if "r_hat" in learned and (r_hat := float(learned["r_hat"].median())) > DISAGREE:
             yield f"{name}: chains disagree (split R-hat of predictions {r_hat:.2f}). More epochs bring them together."
         shares = rows.initial_curvature_share[rows.alive].tolist() if "initial_curvature_share" in rows else []

@@ -54,8 +54,7 @@ class Experiment:
             weight = "" if vime["eta"] == "auto" else f"{vime['eta']} x "
             bonus = f"{weight}{vime['bonus']}{model}"
         together = f", {len(self._groups[0])} seeds together" if self._groups and len(self._groups[0]) > 1 else ""
-        where = place(device, settings.jobs)
-        self.plan = f"{settings.algo} on {settings.env} with {bonus} on {where}{together}"
+        self.plan = f"{settings.algo} on {settings.env} with {bonus} on {place(device, settings.jobs)}{together}"
         self.unit, self.total = "steps", len(self.positions) * settings.timesteps
         self.done = self._steps()
 

@@ -1,7 +1,5 @@
 """Callbacks of stable-baselines3 that divide the training of `explore rl` into iterations, and measure them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

@@ -134,8 +134,7 @@ def _json(text: str) -> Any:
 
 def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     """Return the arguments of the algorithm and of its policy, with defaults resolved."""
-    cls = ALGORITHMS[options["algo"]]
-    plain = arguments(cls)
+    plain = arguments(ALGORITHMS[options["algo"]])
     allowed = {name: hint for name, (hint, _) in plain.items()} | POLICY
     if options["algo"] not in OFF_POLICY:
         allowed |= VALUE_INIT

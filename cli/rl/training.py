@@ -6,14 +6,12 @@ that rows and checkpoints always cover complete iterations. Model folders are wr
 is removed once the run's checkpoint contains the hashes of the new folder.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from stable_baselines3 import PPO
@@ -92,15 +90,15 @@ class Training:
         if folder:
             self._load(folder, run)
 
-    @staticmethod
-    def at(settings: Settings, seed: int, device: str, position: Position, folder: Path | None) -> Training:
+    @classmethod
+    def at(cls, settings: Settings, seed: int, device: str, position: Position, folder: Path | None) -> Self:
         """Start a training or, if `position` has timesteps, resume from the run folder after checking file hashes."""
         saved = None
         if folder and position.timesteps:
             saved = models_folder(folder, settings, seed) / str(position.timesteps)
             for name, digest in position.digests.items():
                 files.check(saved / name, digest)
-        training = Training(settings, seed, device, saved, run_id(folder) if folder else "")
+        training = cls(settings, seed, device, saved, run_id(folder) if folder else "")
         if training.model.num_timesteps != position.timesteps:
             raise InputError(
                 f"{saved} is damaged: its policy was trained for {training.model.num_timesteps} steps, "
@@ -109,7 +107,7 @@ class Training:
         training.position = training._saved = position
         return training
 
-    def train(self, folder: Path, emit: Emit, *others: Training) -> None:
+    def train(self, folder: Path, emit: Emit, *others: Self) -> None:
         """Train to the end. Write models into the run folder. Call `emit` with pieces and numbers of new steps.
 
         With `others`, whose settings differ only in seed and bonus, the policies learn in the same batches.

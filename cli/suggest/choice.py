@@ -163,8 +163,7 @@ def _by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str,
         measures["width"] = float((high - low).mean(0).max())
     curved = curvature_note(learner.model.initial_curvature_share.tolist())
     title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
-    likelihood = saved.models[settings.posterior].posterior.likelihood
-    scales = problem.compressed(rows.x), problem.rounded(vars(likelihood))
+    scales = problem.compressed(rows.x), problem.rounded(vars(saved.models[settings.posterior].posterior.likelihood))
     notes = [*_doubts(rows, settings), *(str(w.message) for w in caught), *filter(None, (curved, *scales))]
     return Choice(suggestions, title, notes, measures, saved=saved)
 

@@ -89,8 +89,7 @@ def _model(options: Options, old: Settings | None, task: str, goal: str, rows: i
         raise InputError("-p epochs=... is not supported. Use --epochs.")
     settings: Values
     if old and (options["posterior"] or old.posterior) == old.posterior and not options["preset"]:
-        make = registry.find("posteriors", old.posterior)
-        changed = registry.parse(make, by_part[""]) if by_part[""] else {}
+        changed = registry.parse(registry.find("posteriors", old.posterior), by_part[""]) if by_part[""] else {}
         name, preset, settings = old.posterior, old.preset, {**old.posterior_settings, **changed}
     else:
         name = options["posterior"] or (old.posterior if old else "")

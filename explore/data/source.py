@@ -100,8 +100,7 @@ class Published(NamedTuple):
         except (OSError, ImportError):
             raise
         except Exception as error:  # any reader error means the file is corrupt
-            reason = packed.reason(error)
-            raise InputError(f"the download of {self.name} cannot be read ({reason}); {again}") from None
+            raise InputError(f"the download of {self.name} cannot be read ({packed.reason(error)}); {again}") from None
         if (actual := _sha256(text)) == self.sha256:
             return text, ""
         if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == self.sorted_sha256:

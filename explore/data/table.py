@@ -93,8 +93,7 @@ def load_table(
         measured = ~np.isnan(y).any(1)
     gaps = (~measured).sum()
     empty = f"{gaps} of {len(measured)} rows have no value of {listed(targets)} yet." if gaps else ""
-    remarks = [*cells.notes, *notes, *matrix.notes, repeated(cells, id_column), remark, empty]
-    note = "\n".join(filter(None, remarks))
+    note = "\n".join(filter(None, [*cells.notes, *notes, *matrix.notes, repeated(cells, id_column), remark, empty]))
     ids = tuple(cells.columns[id_column]) if id_column else ()
     name, kind = cells.path.name.partition(".")[0] or cells.path.name, task or "regression"
     dataset = Dataset(name, matrix.x, y, matrix.features, kind, labels, note, cells.lines, ids)

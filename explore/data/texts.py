@@ -139,8 +139,7 @@ def _values(cells: Sequence[str], values: Mapping[str, float]) -> tuple[np.ndarr
 
 def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode the two `words` as 0 and 1, [N] (NaN: missing); also return the rows with other words."""
-    distinct = set(cells)
-    return _values(cells, {cell: float(cell.casefold() == words[1]) for cell in distinct if cell.casefold() in words})
+    return _values(cells, {cell: float(cell.casefold() == words[1]) for cell in set(cells) if cell.casefold() in words})
 
 
 def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:

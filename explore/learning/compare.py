@@ -197,12 +197,11 @@ def measure(
     test["calibration_error"] = reliability(predictor, splits.test_x, splits.test_y).error
     epistemic = test.pop("epistemic")
     test |= {} if factor is None else {"variance_factor": factor}
-    rank = posterior.effective_rank(state) if hasattr(posterior, "effective_rank") else nan
     return {
         **{f"train/{name}": value for name, value in train.items()},
         **{f"test/{name}": value for name, value in sorted(test.items())},
         "uncertainty/epistemic_mean": epistemic,
-        "structure/effective_rank": rank,
+        "structure/effective_rank": posterior.effective_rank(state) if hasattr(posterior, "effective_rank") else nan,
         "structure/initial_curvature_share": share,
         **{f"train/{name}": value for name, value in posterior.learned(state).items()},
     }

@@ -166,8 +166,7 @@ class RawInputs:
 
     def __getitem__(self, points: slice | Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
         """Return the inputs of `points`, [*n, ...]."""
-        part = self.x[points.to(self.x.device) if isinstance(points, Tensor) else points]
-        return part.to(self._device, self._dtype)
+        return self.x[points.to(self.x.device) if isinstance(points, Tensor) else points].to(self._device, self._dtype)
 
     def check_shape(self, shape: tuple[int, ...], which: str) -> None:
         """Raise InputError unless inputs have shape [n, *shape]; in the message, `which` names data of that shape."""

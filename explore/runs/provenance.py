@@ -43,8 +43,7 @@ def code(packages: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for package in packages:
         for path in sorted(package.rglob("*.py")):
-            name = path.relative_to(package.parent)
-            digest.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+            digest.update(f"{path.relative_to(package.parent)}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 

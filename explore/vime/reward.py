@@ -59,9 +59,7 @@ class RewardSettings(Checked):
     clip: float | None = 100.0  # clips a bonus at this multiple of the divisor; None: no clipping, as in the paper
     interval: int = 5000  # transitions per batch, if experience arrives step by step
 
-    ranges: ClassVar[dict[str, str]] = {
-        "eta": "[0, inf)", "eta_decay": "(0, 1]", "interval": "[1, inf)"
-    }  # fmt: skip
+    ranges: ClassVar[dict[str, str]] = {"eta": "[0, inf)", "eta_decay": "(0, 1]", "interval": "[1, inf)"}
 
 
 class Reward(NamedTuple):
@@ -140,13 +138,11 @@ class IntrinsicReward:
     @property
     def eta(self) -> float:
         """The current weight of the bonus, after decay."""
-        eta = self._automatic if self.settings.eta == "auto" else self.settings.eta
+        eta = self.settings.eta
+        if eta == "auto":
+            episode = self._multiple * self._steps  # the sum of `multiples` in `_ends` episodes
+            eta = self._largest * (min(ETA, SHARE * self._ends / episode) if self._ends and episode else ETA)
         return eta * self.settings.eta_decay**self.batches * self.temperature
-
-    @property
-    def _automatic(self) -> float:
-        episode = self._multiple * self._steps  # the sum of `multiples` in `_ends` episodes
-        return self._largest * (min(ETA, SHARE * self._ends / episode) if self._ends and episode else ETA)
 
     def saw(self, rewards: Float[Array, "*n"], ends: Bool[Array, "*n"]) -> None:
         """Take note of rewards of the environment, and of the steps that ended an episode, for `eta="auto"`."""
@@ -310,8 +306,7 @@ class IntrinsicReward:
     def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
         rng, step = self.rng.stream("test", self.batches), -(-len(inputs) // max(CHECKED // following.shape[1], 64))
         inputs, following = inputs[::step], following[::step]
-        quality = self.model.quality(inputs, following, rng)
-        return {f"vime/dyn_{name}_{when}": value for name, value in quality.items()}
+        return {f"vime/dyn_{name}_{when}": value for name, value in self.model.quality(inputs, following, rng).items()}
 
     def _fresh(self, *index: int) -> Bonus:
         return self._kind(self.model_settings, *self._sizes, self.rng.stream("init", *index))

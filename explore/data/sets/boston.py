@@ -11,5 +11,4 @@ NOTE = f"boston: column B is racially coded; --drop-columns B leaves it out; see
 
 def boston(folder: Path | None = None) -> Dataset:
     """Load the data of Harrison and Rubinfeld (1978) from a file in this package; `folder` is ignored."""
-    data = load_table(Path(__file__).with_name("boston.csv.gz"), "MEDV").dataset
-    return data._replace(note=NOTE, lines=())
+    return load_table(Path(__file__).with_name("boston.csv.gz"), "MEDV").dataset._replace(note=NOTE, lines=())

@@ -169,8 +169,7 @@ class _Iteration:
         shape = (self.first.n_steps, self.first.n_envs)
         if self.discrete:
             return torch.stack([rng.uniform(*shape) for rng in self.rngs], 1)
-        size = self.first.action_space.shape
-        return torch.stack([rng.normal(*shape, *size).flatten(2) for rng in self.rngs], 1)
+        return torch.stack([rng.normal(*shape, *self.first.action_space.shape).flatten(2) for rng in self.rngs], 1)
 
     def _vectors(self, observations: Array) -> Tensor:
         """Return observations [N, B, ...] in the form that the networks take, [N, B, F]."""

@@ -117,15 +117,11 @@ def box(width: float, height: float, bottom: float) -> Array:
 def cells(rows: int, columns: int, at: tuple[int, int], fill: str = "peru") -> list[Shape]:
     """Return the squares of a grid that is 1.8 wide and centred at 0, of which the one `at` (row, column) is filled."""
     side = 1.8 / columns
-    corners = box(0.9 * side, 0.9 * side, -side / 2)
-    return [
-        Shape(
-            corners + (column * side - 0.9 + side / 2, ((rows - 1) / 2 - row) * side),
-            fill if (row, column) == at else "lightgrey",
-        )
-        for row in range(rows)
-        for column in range(columns)
-    ]
+    corners, shapes = box(0.9 * side, 0.9 * side, -side / 2), []
+    for row, column in np.ndindex(rows, columns):
+        centre = column * side - 0.9 + side / 2, ((rows - 1) / 2 - row) * side
+        shapes.append(Shape(corners + centre, fill if (row, column) == at else "lightgrey"))
+    return shapes
 
 
 def simulate(simulation: str, n: int, **settings: Any) -> Simulation:

@@ -166,7 +166,6 @@ class Experiment:
         self.done = self._epochs(self._saved)
 
     def _constant(self) -> Iterator[str]:
-        assert self.splits.scales is not None  # always set by `compare.split`
         constant = self.splits.scales.x.scale.isinf().sum(0).flatten().tolist()
         for name, column, k in zip(self.dataset.features, self.dataset.x.T, constant, strict=True):
             if k and np.ptp(column):
@@ -218,7 +217,6 @@ class Experiment:
         on_cpu, alive, reliability = tree.map_tensors(Tensor.cpu, (last.scalars, state.common.alive, reliability))
         self.finished[name] = Finished(on_cpu, alive, self._seconds, reliability)
         self._saved, self._seconds = None, 0.0
-        assert self.splits.scales is not None  # always set by `compare.split`
         shape = tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)
         names = Names(self.dataset.features, s.target, self.dataset.classes)

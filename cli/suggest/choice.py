@@ -111,9 +111,7 @@ def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Pr
     candidates = np.zeros((1, len(x)), bool)
     for some in (labelled, rows.pending, rows.pool):
         candidates[0, some] = True
-    cost = None
-    if rows.costs is not None:  # costs of copies do not matter
-        cost = np.append(rows.costs, np.ones(len(x) - len(rows.costs)))
+    cost = None if rows.costs is None else np.append(rows.costs, np.ones(len(partly)))  # those of copies do not matter
     learner = ActiveLearner(
         posterior(f"partial-{likelihood}") if partly else plain, x, [rule], allowed=candidates, cost=cost,
         seed=settings.seed, samples=settings.samples, standardise="pool", device=device,

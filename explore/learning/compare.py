@@ -42,7 +42,7 @@ class Splits(NamedTuple):
     test_x: Tensor
     test_y: Tensor
     scale: Tensor | None  # [R, O] standard deviation of the original targets; None for classes
-    scales: Scales | None = None  # used to standardise the examples
+    scales: Scales = Scales(UNSCALED, UNSCALED)  # used to standardise the examples
 
 
 class Measured(NamedTuple):

@@ -8,6 +8,7 @@ results; when and where a shard is trained does not. joblib trains the shards in
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise, starmap
 from typing import Any, Literal, NamedTuple
 
 import joblib
@@ -42,8 +43,7 @@ class Epoch(NamedTuple):
 def batches(n: int, size: int, least: int = 1) -> list[slice]:
     """Return slices that divide n examples into round(n / size) near-equal batches, but at least `least`."""
     count = max(min(least, n), round(n / size))
-    bounds = [round(i * n / count) for i in range(count + 1)]
-    return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return list(starmap(slice, pairwise(round(i * n / count) for i in range(count + 1))))
 
 
 def fit(

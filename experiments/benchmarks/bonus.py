@@ -103,7 +103,7 @@ def measure(name: str, n: int, alone: int, repeats: int, device: str) -> dict[st
     data = transitions(n, 17, 6)
     reward = intrinsic(data, device, posterior=name)
     reward.batch(data)
-    posterior, state = reward.model.posterior, reward.model.state.posterior
+    posterior, state = reward.model.posterior, reward.model.state
     batch = reward.model.batch(*reward.tensors(data))
 
     def one_by_one() -> None:

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from explore import registry
-from explore.core import tree
 from explore.core.errors import InputError, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
@@ -102,41 +101,29 @@ class DynamicsSettings(BonusSettings):
         return cast(Predictive, registry.posterior(self.posterior, net, likelihood, preset, **settings))
 
 
-class DynamicsState(NamedTuple):
-    """The state of a dynamics model: its posterior's state, and the scales that standardise inputs and targets."""
-
-    posterior: State
-    input_mean: Float[Tensor, "1 1 I"]
-    input_scale: Float[Tensor, "1 1 I"]
-    target_mean: Float[Tensor, "1 1 O"]
-    target_scale: Float[Tensor, "1 1 O"]
-    learned: Int[Tensor, ""]  # transitions stored at the last training ...
-    scaled: Int[Tensor, ""]  # ... and when the scales were last computed
-
-
 class Dynamics(Bonus):
     """A Bayesian neural network for p(o' | o, a), on data standardised by the means and scales of the last training."""
 
     Settings = DynamicsSettings
+    # Scales that standardise inputs and targets; transitions at the last training, and when scales were computed.
+    saved = ("input_mean", "input_scale", "target_mean", "target_scale", "learned", "scaled")
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self._rng = settings.resolved(inputs), rng
         self.posterior = self.settings.build(inputs, outputs)
         _check(self.posterior, settings.posterior, inputs, outputs)
         self._updates: graphs.Updates | None = None
-        x, y, none = torch.zeros(1, 1, inputs), torch.zeros(1, 1, outputs), torch.tensor(0)
-        x_mean, x_scale, y_mean, y_scale = map(rng.tensor, (x, x + 1, y, y + 1))
-        posterior = self._start(settings.minimum, rng)
-        self.state = DynamicsState(posterior, x_mean, x_scale, y_mean, y_scale, none, none)
+        x, y = torch.zeros(1, 1, inputs), torch.zeros(1, 1, outputs)
+        self._input_mean, self._target_mean = map(rng.tensor, (x, y))
+        self._input_scale, self._target_scale = map(rng.tensor, (x + 1, y + 1))
+        self._learned = self._scaled = torch.tensor(0)
+        self.state = self._start(settings.minimum, rng)  # of the posterior
 
     def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
         """Return n transitions as standardised data for the network: inputs x [1, n, I] and targets y [1, n, O]."""
-        s = self.state
-        x, y = inputs.unsqueeze(0), self._target(inputs, following)
-        return Batch(
-            bounded((x - s.input_mean) / s.input_scale).to(self._rng.dtype),
-            bounded((y - s.target_mean) / s.target_scale).to(self._rng.dtype),
-        )
+        x = (inputs.unsqueeze(0) - self._input_mean) / self._input_scale
+        y = (self._target(inputs, following) - self._target_mean) / self._target_scale
+        return Batch(bounded(x).to(self._rng.dtype), bounded(y).to(self._rng.dtype))
 
     def train(self, replay: Replay, rng: Rng) -> None:
         """Recompute the scales, and take `updates` training steps on transitions drawn with replacement.
@@ -147,8 +134,8 @@ class Dynamics(Bonus):
         if self.posterior.recursive:
             return self._train_recursively(replay, rng)
         rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()
-        self.state = self._rescaled(replay, rng)
-        state = self.state.posterior
+        self._rescale(replay, rng)
+        state = self._counted(self.state, replay)
         data = self.batch(replay.inputs[rows.flatten()], replay.next[rows.flatten()])
         x, y = (t.view(*rows.shape, -1).unsqueeze(1) for t in data)  # [updates, 1, B, ...]
         if self._updates is None:
@@ -156,20 +143,20 @@ class Dynamics(Bonus):
         self._updates.draw_from(rng)
         for step in zip(x, y, strict=True):
             state, _ = self._updates(state, Batch(*step), 0.0)
-        self.state = self.state._replace(posterior=self._updates.copied(state))
+        self.state = self._updates.copied(state)
 
     def _train_recursively(self, replay: Replay, rng: Rng) -> None:
-        anew, transitions = replay.unlearned(self.state.learned, self.state.scaled)
+        anew, transitions = replay.unlearned(self._learned, self._scaled)
         if anew:
-            fresh, scaled = self._start(len(replay), rng), torch.tensor(replay.total)
-            self.state = self._rescaled(replay, rng)._replace(posterior=fresh, scaled=scaled)
+            self.state, self._scaled = self._start(len(replay), rng), torch.tensor(replay.total)
+            self._rescale(replay, rng)
             if self.settings.relevance:
                 factors = self._relevance(self.batch(*replay.sample(rng, RELEVANCE_ROWS)), rng)
-                self.state = self.state._replace(input_scale=self.state.input_scale / factors.unsqueeze(1))
-        state = self._counted(self.state.posterior, replay)
+                self._input_scale = self._input_scale / factors.unsqueeze(1)
+        state = self._counted(self.state, replay)
         for part in zip(*(t.split(RECURSION) for t in transitions), strict=True):
             state, _ = self.posterior.update(state, self.batch(*part), rng)
-        self.state = self.state._replace(posterior=state, learned=torch.tensor(replay.total))
+        self.state, self._learned = state, torch.tensor(replay.total)
 
     def _relevance(self, batch: Batch, rng: Rng) -> Float[Tensor, "1 I"]:
         """Return the factors of inputs by relevance, found with few features for speed; those of actions are 1."""
@@ -179,14 +166,12 @@ class Dynamics(Bonus):
             finder = replace(self.settings, hidden=(RELEVANCE_FEATURES,)).build(inputs, outputs)
         return finder.relevance(finder.init(float(batch.x.shape[1]), 1, rng), batch, outputs)
 
-    def _rescaled(self, replay: Replay, rng: Rng) -> DynamicsState:
-        """Return the state with the scales and the effective data size of the replay."""
+    def _rescale(self, replay: Replay, rng: Rng) -> None:
+        """Recompute the scales."""
         inputs, following = replay.sample(rng)
-        target = self._target(inputs, following)
-        scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
-        x_mean, x_scale, y_mean, y_scale = (t.to(self._rng.dtype) for t in scales)
-        posterior, learned, scaled = self._counted(self.state.posterior, replay), self.state.learned, self.state.scaled
-        return DynamicsState(posterior, x_mean, x_scale, y_mean, y_scale, learned, scaled)
+        scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(self._target(inputs, following)))
+        moments = (t.to(self._rng.dtype) for t in scales)
+        self._input_mean, self._input_scale, self._target_mean, self._target_scale = moments
 
     def _start(self, stored: int, rng: Rng) -> State:
         """Return the posterior's state before any data, for `n_eff` or this number of transitions."""
@@ -202,30 +187,30 @@ class Dynamics(Bonus):
 
     @property
     def alive(self) -> bool:  # type: ignore[override]
-        return bool(self.state.posterior.common.alive.all())
+        return bool(self.state.common.alive.all())
 
     @property
     def learned(self) -> dict[str, float]:
         """The values of `Predictive.learned`, and the share of the curvature that still comes from initialisation."""
-        state = self.state.posterior
-        share = self.posterior.initial_curvature_share(state)
-        values = self.posterior.learned(state) | {"initial_curvature_share": share}
+        share = self.posterior.initial_curvature_share(self.state)
+        values = self.posterior.learned(self.state) | {"initial_curvature_share": share}
         return {name: float(value) for name, value in values.items()}
 
     def predictor(self, rng: Rng, samples: int | None = None) -> Predictor:
         """Draw networks from the posterior."""
-        return Predictor.sample(self.posterior, self.state.posterior, samples or self.settings.samples, rng)
+        return Predictor.sample(self.posterior, self.state, samples or self.settings.samples, rng)
 
     def quality(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], rng: Rng) -> dict[str, float]:
         """Return NLL per transition (nats), RMSE in standardised units, and the coverage of central 95 % intervals."""
         metrics = self.predictor(rng, CHECKS).evaluate(*self.batch(inputs, following), ranked=False)
         return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return tree.save(self.state)
+    def tree(self) -> dict[str, Any]:
+        return super().tree() | {"posterior": self.state}
 
-    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        self.state = tree.restore(self.state, saved)
+    def restore(self, values: Mapping[str, Any]) -> None:
+        super().restore(values)
+        self.state = values["posterior"]
 
     def _target(self, inputs: Tensor, following: Tensor) -> Float[Tensor, "1 n O"]:
         if self.settings.target == "difference":

@@ -168,7 +168,7 @@ def test_kl_is_the_posteriors_gain_of_standardised_transitions():
     batch = reward.model.batch(*reward.tensors(new))
     for ours, expected in zip(batch, tensors, strict=True):
         np.testing.assert_allclose(ours, expected, atol=2e-4)
-    gain = reward.model.posterior.gain(reward.model.state.posterior, batch, reward.rng.stream("acquire", 1, 0))
+    gain = reward.model.posterior.gain(reward.model.state, batch, reward.rng.stream("acquire", 1, 0))
     np.testing.assert_allclose(reward.score(new), gain[0], rtol=1e-5)
 
 
@@ -176,7 +176,7 @@ def test_expected_gain_and_variance_follow_from_the_samples():
     new = transitions(30, 1)
     for kind in ("expected-gain", "variance"):
         reward = with_batch(made(bonus=kind, samples=7))
-        posterior, state = reward.model.posterior, reward.model.state.posterior
+        posterior, state = reward.model.posterior, reward.model.state
         layers = posterior.sample(state, 7, reward.rng.stream("acquire", 1, 0))
         out = posterior.net.output(layers, reward.model.batch(*reward.tensors(new)).x)[0].double().numpy()
         if kind == "variance":
@@ -215,12 +215,12 @@ def test_the_model_learns():
 def test_the_effective_data_size_is_the_posteriors(target, n_eff):
     reward = with_batch(made(target=target, n_eff=n_eff), 40)
     reward.batch(transitions(30, 1))
-    assert float(reward.model.state.posterior.common.n_data) == (50.0 if n_eff == 50.0 else 70.0)
+    assert float(reward.model.state.common.n_data) == (50.0 if n_eff == 50.0 else 70.0)
     expected = (
         transitions(40).following if target == "next" else transitions(40).following - transitions(40).observations
     )
     first = with_batch(made(target=target, n_eff=n_eff), 40)
-    np.testing.assert_allclose(first.model.state.target_mean.flatten(), expected.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(first.model._target_mean.flatten(), expected.mean(0), rtol=1e-4, atol=1e-5)
 
 
 def test_step_by_step_the_divisor_is_of_finished_batches():
@@ -261,12 +261,12 @@ def test_a_recursive_posterior_learns_each_transition_once():
     reward = made("last-layer")
     for i in range(7):
         reward.batch(transitions(30, i))
-    state = reward.model.state
-    assert (int(state.learned), int(state.scaled)) == (210, 120)  # anew with 30, 60 and 120 transitions
-    assert float(state.posterior.seen) == 210 and float(state.posterior.common.n_data) == 210
+    model = reward.model
+    assert (int(model._learned), int(model._scaled)) == (210, 120)  # anew with 30, 60 and 120 transitions
+    assert float(model.state.seen) == 210 and float(model.state.common.n_data) == 210
     fixed = made("last-layer", n_eff=50)
     fixed.batch(transitions(30, 0))
-    assert int(fixed.model.state.scaled) == 30 and float(fixed.model.state.posterior.common.n_data) == 50
+    assert int(fixed.model._scaled) == 30 and float(fixed.model.state.common.n_data) == 50
 
 
 def test_a_state_of_before_recursive_posteriors_is_refused():
@@ -309,14 +309,14 @@ def test_a_state_of_a_bonus_with_other_settings_is_refused(other):
 @pytest.mark.parametrize("n_eff", [50.0, "replay"])
 def test_members_learn_as_one_model(bonus, n_eff):
     reward = with_batch(made(bonus=bonus, n_eff=n_eff, **MEMBERS))
-    assert float(reward.model.state.posterior.common.n_data) == (60 if n_eff == "replay" else 50)
+    assert float(reward.model.state.common.n_data) == (60 if n_eff == "replay" else 50)
     assert (reward.score(transitions(30, 1)) > 0).all()
 
 
 def test_the_bonus_of_members_is_the_mean_of_theirs():
     reward = with_batch(made("bbb", bonus="kl", **MEMBERS))
     dynamics, new = reward.model, transitions(5, 1)
-    mixture, state = dynamics.posterior, dynamics.state.posterior
+    mixture, state = dynamics.posterior, dynamics.state
     assert isinstance(mixture, VariationalMixture)
     x, y = dynamics.batch(*reward.tensors(new))
     gains = [
@@ -501,8 +501,7 @@ def test_a_batch_of_overflows_leaves_the_divisor(call, monkeypatch):
 def fail(reward):
     """As an update does that comes to nothing."""
     state = reward.model.state
-    dead = state.posterior.common._replace(alive=torch.tensor([False]))
-    reward.model.state = state._replace(posterior=state.posterior._replace(common=dead))
+    reward.model.state = state._replace(common=state.common._replace(alive=torch.tensor([False])))
 
 
 @pytest.mark.parametrize("call", ["batch", "step"])

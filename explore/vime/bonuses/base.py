@@ -48,6 +48,7 @@ class Bonus(ABC):
 
     Settings: ClassVar[type[BonusSettings]] = BonusSettings
     episodic: ClassVar[bool] = False  # whether scores depend on the episode so far
+    saved: ClassVar[tuple[str, ...]] = ()  # names of learned tensors, or trees of tensors, without the _
     alive = True  # whether training has not diverged
     settings: Any  # an instance of `Settings`
 
@@ -62,13 +63,21 @@ class Bonus(ABC):
     def train(self, replay: Replay, rng: Rng) -> None:
         """Learn from the replay, whose last transitions are new."""
 
-    @abstractmethod
+    def tree(self) -> dict[str, Any]:
+        """Return the tree of all learned tensors."""
+        return {name: getattr(self, f"_{name}") for name in self.saved}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take the values of a `tree`."""
+        vars(self).update({f"_{name}": values[name] for name in self.saved})
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that was learned as tensors by name; the memory of unfinished episodes is not saved."""
+        return tree.save(self.tree())
 
-    @abstractmethod
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Resume from the `state_dict` of a model with the same settings."""
+        self.restore(tree.restore(self.tree(), saved))
 
     def follow(
         self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], episodes: Int[Tensor, "n 2"] | None,
@@ -100,7 +109,7 @@ def find(name: str) -> type[Bonus]:
 class ScaledBonus(Bonus):
     """A bonus that learns each transition once, on robust scales that are recomputed when their number has doubled."""
 
-    saved: ClassVar[tuple[str, ...]] = ("mean", "scale", "total", "scaled")  # names of learned tensors, without the _
+    saved: ClassVar[tuple[str, ...]] = ("mean", "scale", "total", "scaled")
 
     def __init__(self, settings: BonusSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self.inputs, self.outputs = settings, inputs, outputs
@@ -123,20 +132,6 @@ class ScaledBonus(Bonus):
         """Return transitions in standard scores of the inputs."""
         next_mean, next_scale = self._mean[:, : self.outputs], self._scale[:, : self.outputs]
         return bounded((inputs - self._mean) / self._scale), bounded((following - next_mean) / next_scale)
-
-    def tree(self) -> dict[str, Any]:
-        """Return the tree of all learned tensors."""
-        return {name: getattr(self, f"_{name}") for name in self.saved}
-
-    def restore(self, values: Mapping[str, Any]) -> None:
-        """Take the values of a `tree`."""
-        vars(self).update({f"_{name}": values[name] for name in self.saved})
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return tree.save(self.tree())
-
-    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        self.restore(tree.restore(self.tree(), saved))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ class ExpectedGain(Dynamics):
 
     def score(self, inputs: Tensor, following: Tensor, rng: Rng) -> Float[Tensor, " n"]:
         posterior: Any = self.posterior
-        state, x = self.state.posterior, self.batch(inputs, following).x
+        state, x = self.state, self.batch(inputs, following).x
         if hasattr(posterior, "expected_gain"):  # in closed form
             return posterior.expected_gain(state, x).squeeze(0)
         noise = posterior.expected_noise(state)

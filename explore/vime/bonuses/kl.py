@@ -27,7 +27,7 @@ class KL(Dynamics):
 
     def score(self, inputs: Tensor, following: Tensor, rng: Rng) -> Float[Tensor, " n"]:
         posterior: Any = self.posterior
-        state, batch = self.state.posterior, self.batch(inputs, following)
+        state, batch = self.state, self.batch(inputs, following)
         exact = hasattr(posterior, "information_gain")
         gain = posterior.information_gain(state, batch) if exact else posterior.gain(state, batch, rng)
         return gain.squeeze(0)

@@ -59,17 +59,10 @@ class FittedModel:
 
     @staticmethod
     def fit(
-        posterior: Predictive,
-        x: Any,
-        y: Any = None,
-        samples: int = 100,
-        seed: int = 0,
-        *,
-        standardise: str = "labelled",
-        calibrate: float = 0.0,
-        device: str | torch.device = "cpu",
+        posterior: Predictive, x: Any, y: Any = None, samples: int = 100, seed: int = 0, *,
+        standardise: str = "labelled", calibrate: float = 0.0, device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-    ) -> "FittedModel":
+    ) -> "FittedModel":  # fmt: skip
         """Fit one replica from scratch. An `ActiveLearner` that gets all labels at once has a bit-identical fit.
 
         Args:

@@ -35,15 +35,9 @@ class Pool:
     """A pool of P points, and the points allowed in each of T trials. R = arms * T, arm-major. See `ActiveLearner`."""
 
     def __init__(
-        self,
-        posterior: Predictive,
-        x: Any,
-        allowed: np.ndarray | Tensor | None,
-        trials: int,
-        arms: tuple[str, ...],
-        standardise: str | Standardiser,
-        rng: Rng,
-    ):
+        self, posterior: Predictive, x: Any, allowed: np.ndarray | Tensor | None, trials: int, arms: tuple[str, ...],
+        standardise: str | Standardiser, rng: Rng,
+    ):  # fmt: skip
         if not isinstance(standardise, Standardiser):
             check_known("standardise", [standardise], STANDARDISE)
         self._trained = posterior.net.trained

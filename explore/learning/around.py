@@ -57,7 +57,7 @@ def laplace(
     settings = chosen | ({} if prior_variance is None else {"prior_variance": float(prior_variance)}) | settings
     posterior = registry.posterior("laplace", net, _likelihood(likelihood, y, net), "plain", **settings)
     rng = Rng(seed, device, dtype)
-    pool = Pool(posterior, x, None, 1, ("",), "none", rng)
+    pool = Pool(posterior, x, None, 1, 1, "none", rng)
     pool.tell(torch.arange(len(pool.x)), y)
     data, stream = pool.training(pool.scales()), rng.stream("fit", pool.round)
     state = _with_noise(posterior, posterior.init(len(pool.x), 1, stream), data)
@@ -80,7 +80,7 @@ def refined(model: FittedModel, x: Any, y: Any = None, epochs: int = 5, **settin
     undamped = {"kl_weight": 1.0, "warm_start": 0.0, "predictive": "auto", "damped_density": False}
     settings = {"prior_variance": eta, "epochs": epochs} | undamped | settings
     new = registry.posterior("noisy-kfac", old.net, old.likelihood, preset, **settings)
-    pool = Pool(new, x, None, 1, ("",), "none", model.rng)
+    pool = Pool(new, x, None, 1, 1, "none", model.rng)
     pool.tell(torch.arange(len(pool.x)), y)
     data = pool.training(model.scales)
     whole = old.with_settings(subset="all")

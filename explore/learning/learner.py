@@ -7,11 +7,12 @@ arm-major order on the replica axis. `active_loop` answers queries with known la
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from explore import registry
@@ -24,12 +25,14 @@ from explore.core.shapes import Info, State
 from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
+from explore.learning import identity
 from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.model import FittedModel, Prediction, check_made
-from explore.learning.pool import Pool
+from explore.learning.pool import Pool, first
 from explore.learning.scaling import RawInputs, Standardiser, numbers
 
 STOPS = 10  # progress reports of a fit in several processes
+FORMAT = 3  # of a state_dict
 
 
 class ActiveLearner(Pool):
@@ -78,7 +81,7 @@ class ActiveLearner(Pool):
         for rule in self.acquisitions:
             base.check(rule, posterior, samples)
         arms, rng = tuple(map(name_of, self.acquisitions)), Rng(seed, device, dtype, arms=len(self.acquisitions))
-        super().__init__(posterior, x, allowed, trials, arms, standardise, rng)
+        super().__init__(posterior, x, allowed, trials, len(arms), standardise, rng)
         if targets is not None and not any(needs_of(rule).aims for rule in self.acquisitions):
             raise InputError(
                 f"targets has no effect with {', '.join(arms)}. Leave it out, or add a rule such as variance-reduction"
@@ -175,15 +178,51 @@ class ActiveLearner(Pool):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the labels so far, and the chains of a sampler. The constructor's arguments determine the rest."""
-        return super().state_dict() | ({} if self._carried is None else tree.save({"carried": self._carried}))
+        saved = {
+            "format": torch.tensor(FORMAT),
+            "labelled": self.labelled.cpu().clone(),
+            "y": torch.zeros(self.replicas, 0) if self.y is None else self.y.cpu().clone(),
+            "round": torch.tensor(self.round),
+            "meaning": tree.from_plain(self._meaning()),
+            "pool": self._digest,
+        }
+        return saved | ({} if self._carried is None else tree.save({"carried": self._carried}))
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Resume from the `state_dict` of a learner with the same points and the same arguments."""
-        super().load_state_dict(saved)
+        if "format" not in saved or int(saved["format"]) != FORMAT:
+            advice = "Create a new one and tell() it the labels"
+            raise InputError(f"the saved learner was written by another version. {advice}")
+        before, now = tree.to_plain(saved["meaning"]), self._meaning()
+        if before != now:
+            a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
+            raise InputError(f"the saved learner has different settings: {a}, this one {b}")
+        if not torch.equal(saved["pool"].cpu(), self._digest):
+            raise InputError("the saved learner has a different pool. Pass the same points, in the same order")
+        self.labelled = saved["labelled"].to(self.rng.device)
+        self.mask = self.allowed.scatter(1, self.labelled, False)
+        self.round = int(saved["round"])
+        self.y = saved["y"].to(self.rng.device) if self.labelled.shape[1] else None
         self._renew()
         self._carried = None
         if chains := {name: t.to(self.rng.device) for name, t in saved.items() if name.startswith("carried.")}:
             self._carried = tree.restore({"carried": self.posterior.carried(self._initial)}, chains)["carried"]
+
+    def _meaning(self) -> dict[str, Any]:
+        """Return the settings that must be the same when a `state_dict` is loaded."""
+        return {
+            "seed": self.rng.seed,
+            "points": len(self.x),
+            "acquisitions": list(map(name_of, self.acquisitions)),
+            "outputs": self._outputs,
+            "classes": self._classes,
+            "trials": self.trials,
+            "replicas": self.replicas,
+        }
+
+    @cached_property
+    def _digest(self) -> UInt8[Tensor, " 32"]:
+        return identity.digest(self.x, self.allowed[: self.trials])
 
     def _renew(self) -> None:
         old, self._fitted, self.posterior = self.posterior, None, self._posterior_for(self.labelled.shape[1])
@@ -218,7 +257,11 @@ class ActiveLearner(Pool):
             base.check(rule, self.posterior, nets.samples)
             return dataclasses.replace(nets, layers=tree.part(nets.layers, arm), noise=tree.part(nets.noise, arm))
 
-        points, present, uniform = self.candidates(arm, pending)
+        mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
+        points = first(mask)[:, : int(mask.sum(1).max())]
+        present = mask.gather(1, points)
+        points = torch.where(present, points, points[:, :1])  # where trials have fewer candidates, copies of the first
+        rng = Rng(self.rng.seed, self.rng.device, self.rng.dtype)  # all arms share its numbers
         view = View(
             posterior=self.posterior,
             state=tree.part(state, arm),
@@ -226,8 +269,8 @@ class ActiveLearner(Pool):
             candidates=self.standardised(points, tree.part(scales, arm)),
             mask=present,
             sample=sample,
-            uniform=uniform,
-            rng=Rng(self.rng.seed, self.rng.device, self.rng.dtype).stream("acquire", self.round, 2),
+            uniform=rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points),
+            rng=rng.stream("acquire", self.round, 2),
             pending=None if pending is None else self.standardised(pending, scales)[:][arm],
             targets=None if self._aims is None else self.new(self._aims, scales)[arm],
             cost=None if self._cost is None else self._cost[points],

@@ -88,7 +88,7 @@ class FittedModel:
         check_count("samples", samples)
         x, y = examples(x) if y is None else (x, y)
         rng = Rng(seed, device, dtype)
-        pool = Pool(posterior, x, None, 1, ("",), standardise, rng)
+        pool = Pool(posterior, x, None, 1, 1, standardise, rng)
         pool.tell(torch.arange(len(pool.x)), y)
         scales = pool.scales()
         data, factor = pool.training(scales), None

@@ -1,26 +1,22 @@
 """The pool of an active learner: candidates and labelled points of R replicas, and scales to standardise them."""
 
 import math
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore.core import tree
 from explore.core.errors import InputError, check_known
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.base import Predictive
 from explore.inference.predict import parts
-from explore.learning import identity
 from explore.learning.scaling import UNSCALED, RawInputs, StandardisedInputs, Standardiser, labels
 from explore.nets.protocols import check_logits, check_targets
 
-FORMAT = 3  # of a state_dict
 STANDARDISE = ("labelled", "pool", "none")
 
 
@@ -35,7 +31,7 @@ class Pool:
     """A pool of P points, and the points allowed in each of T trials. R = arms * T, arm-major. See `ActiveLearner`."""
 
     def __init__(
-        self, posterior: Predictive, x: Any, allowed: np.ndarray | Tensor | None, trials: int, arms: tuple[str, ...],
+        self, posterior: Predictive, x: Any, allowed: np.ndarray | Tensor | None, trials: int, arms: int,
         standardise: str | Standardiser, rng: Rng,
     ):  # fmt: skip
         if not isinstance(standardise, Standardiser):
@@ -43,7 +39,7 @@ class Pool:
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
             raise InputError("a pretrained network (trained=True) expects raw data. Pass standardise='none'")
-        self.rng, self._arms, self.trials, self.standardise = rng, arms, trials, standardise
+        self.rng, self.trials, self.standardise = rng, trials, standardise
         self._raw = RawInputs(x, rng, posterior.net.inputs.packed)
         if posterior.net.inputs.whole and standardise != "none":
             raise InputError("a network that looks up whole numbers expects raw data. Pass standardise='none'")
@@ -59,7 +55,7 @@ class Pool:
         self._outputs, self._classes = (1, width) if likelihood.discrete else (width, 0)
         self._scaled = likelihood.scaling == "affine" and not self._trained  # whether targets are standardised
         self._partial = bool(getattr(likelihood, "partial", False))  # whether labels may be NaN in some outputs
-        self.allowed: Bool[Tensor, "R P"] = _mask(allowed, trials, len(self.x)).to(rng.device).repeat(len(arms), 1)
+        self.allowed: Bool[Tensor, "R P"] = _mask(allowed, trials, len(self.x)).to(rng.device).repeat(arms, 1)
         self.mask, self.replicas = self.allowed, len(self.allowed)  # the allowed points without a label
         self.labelled: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
         self.y: Tensor | None = None  # [R, n, O], or [R, n] class indices, in the order of `labelled`
@@ -139,7 +135,7 @@ class Pool:
         elif self.x.dim() == 2 and self.standardise != "none":
             points = self.labelled
             if self.standardise == "pool":  # equally many in every replica
-                points = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]
+                points = first(self.allowed)[:, : int(self.allowed.sum(1).min())]
             chunks = list(parts(points.shape[1], len(points) * self.x.shape[1]))
             x = Standardiser.of(lambda: (self._raw[points[:, part]] for part in chunks), math.inf)
             if (constant := x.scale.isinf()).any():
@@ -168,60 +164,6 @@ class Pool:
         assert self.y is not None
         return Batch(self.standardised(self.labelled, scales)[:], self._targets(self.y, scales))
 
-    def candidates(
-        self, arm: slice, pending: Int[Tensor, "R p"] | None = None
-    ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
-        """Return an arm's candidates (padded to C), a mask (padding: false), and uniform numbers all arms share."""
-        mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
-        points = _first(mask)[:, : int(mask.sum(1).max())]
-        present = mask.gather(1, points)
-        points = torch.where(present, points, points[:, :1])
-        rng = Rng(self.rng.seed, self.rng.device, self.rng.dtype)
-        return points, present, rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the labels, a hash of the pool, and the settings that `load_state_dict` compares."""
-        return {
-            "format": torch.tensor(FORMAT),
-            "labelled": self.labelled.cpu().clone(),
-            "y": torch.zeros(self.replicas, 0) if self.y is None else self.y.cpu().clone(),
-            "round": torch.tensor(self.round),
-            "meaning": tree.from_plain(self._meaning()),
-            "pool": self._digest,
-        }
-
-    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Load labels from a `state_dict`, see `ActiveLearner.load_state_dict`."""
-        if "format" not in saved or int(saved["format"]) != FORMAT:
-            advice = "Create a new one and tell() it the labels"
-            raise InputError(f"the saved learner was written by another version. {advice}")
-        before, now = tree.to_plain(saved["meaning"]), self._meaning()
-        if before != now:
-            a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
-            raise InputError(f"the saved learner has different settings: {a}, this one {b}")
-        if not torch.equal(saved["pool"].cpu(), self._digest):
-            raise InputError("the saved learner has a different pool. Pass the same points, in the same order")
-        self.labelled = saved["labelled"].to(self.rng.device)
-        self.mask = self.allowed.scatter(1, self.labelled, False)
-        self.round = int(saved["round"])
-        self.y = saved["y"].to(self.rng.device) if self.labelled.shape[1] else None
-
-    def _meaning(self) -> dict[str, Any]:
-        """Return the settings that must be the same when a `state_dict` is loaded."""
-        return {
-            "seed": self.rng.seed,
-            "points": len(self.x),
-            "acquisitions": list(self._arms),
-            "outputs": self._outputs,
-            "classes": self._classes,
-            "trials": self.trials,
-            "replicas": self.replicas,
-        }
-
-    @cached_property
-    def _digest(self) -> UInt8[Tensor, " 32"]:
-        return identity.digest(self.x, self.allowed[: self.trials])
-
 
 def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "1 1 n O"]:
     """Return the outputs of the posterior's network at inputs x, with all weights 0."""
@@ -230,7 +172,7 @@ def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "
     return net.output([*zeros, *net.unit_norms(1, rng), *net.initial_points(1, rng)], x.unsqueeze(0))
 
 
-def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
+def first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
     """Return all point indices of each replica in ascending order, but points in the mask before all others."""
     return (~mask).to(torch.uint8).argsort(dim=1, stable=True)
 

@@ -59,7 +59,7 @@ CASES = {
     "build(likelihood='normal')": "unknown likelihood 'normal'; allowed: bernoulli, categorical, gaussian",
     "build(likelihood=Gaussian)": "it must be an instance such as Gaussian",
     "build(likelihood=None)": "likelihood is None",
-    "Gaussian(noise_std='a')": "likelihood.noise_std is 'a'; it must be a number in (0, inf)",
+    "Gaussian(noise_std='a')": "likelihood.noise_std is 'a'; it must be a number or none",
     "Net('mlp')": "Net expects a torch.nn.Module; got a str",
     "Net(net)": "Net expects a torch.nn.Module; got a Net",
     "ActiveLearner('bbb', x)": "posterior is a str. Create one with explore.posterior",

@@ -119,34 +119,36 @@ def check_count(name: str, value: Any) -> None:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
 
 
-def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
+def check_fields(record: Any, ranges: Mapping[str, str], prefix: str = "") -> None:
     """Raise InputError if a field of a dataclass has the wrong type, or a number outside its range.
 
-    `ranges` maps names of numeric fields to intervals, such as "[0, 1)"; the default is "(0, inf)".
+    `ranges` maps names of numeric fields to intervals, such as "[0, 1)"; the default is "(0, inf)". Messages put
+    `prefix` before the names.
     """
     hints = get_type_hints(type(record))
     for f in fields(record):
-        value = getattr(record, f.name)
-        if not fits(hints[f.name], value):
-            if get_origin(hints[f.name]) is Literal:
-                raise one_of(f.name, str(value), get_args(hints[f.name]))
-            raise InputError(f"{f.name} is {shown(value)}; it must be {describe(hints[f.name], 'a tuple')}")
+        value, name, hint = getattr(record, f.name), prefix + f.name, hints[f.name]
+        if not fits(hint, value):
+            if get_origin(hint) is Literal:
+                raise one_of(name, str(value), get_args(hint))
+            raise InputError(f"{name} is {shown(value)}; it must be {describe(hint, 'a tuple')}")
         if fits(float, value):
             interval = ranges.get(f.name, "(0, inf)")
-            check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
+            check_range(name, value, interval.replace("inf)", "1e10]") if hint is int else interval)
 
 
 class Checked:
     """A base class for dataclasses that check their fields on creation.
 
-    `ranges` is the argument of `check_fields`. The `ranges` of a subclass are added to the `ranges` of its bases.
+    `ranges` and `prefix` are arguments of `check_fields`. The `ranges` of a subclass are added to those of its bases.
     """
 
     ranges: ClassVar[dict[str, str]] = {}
+    prefix: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         every = (getattr(cls, "ranges", {}) for cls in reversed(type(self).__mro__))
-        check_fields(self, {name: interval for ranges in every for name, interval in ranges.items()})
+        check_fields(self, {name: interval for ranges in every for name, interval in ranges.items()}, self.prefix)
 
 
 def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from explore.core.errors import InputError, check_range, listed, shown
+from explore.core.errors import InputError, listed, shown
 from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps
 
@@ -184,18 +184,6 @@ def is_gaussian(likelihood: Any) -> bool:
 def width(likelihood: Likelihood, outputs: int) -> int:
     """Return M, the number of targets or classes that a likelihood predicts from a net with this number of outputs."""
     return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]
-
-
-class Ranged:
-    """A base class for likelihoods whose settings have `ranges`. A subclass adds its own to those of its bases."""
-
-    ranges: ClassVar[dict[str, str]] = {}
-
-    def __post_init__(self) -> None:
-        for cls in reversed(type(self).__mro__):
-            for name, interval in vars(cls).get("ranges", {}).items():
-                if (value := getattr(self, name)) is not getattr(cls, name):  # the default may be None
-                    check_range(f"likelihood.{name}", value, interval)
 
 
 class Parameterless:

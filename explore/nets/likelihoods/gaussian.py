@@ -11,10 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.core.errors import InputError
+from explore.core.errors import Checked, InputError
 from explore.core.linalg import over
 from explore.core.rng import Rng
-from explore.nets.protocols import Ranged
 
 
 class Gamma(NamedTuple):
@@ -25,7 +24,7 @@ class Gamma(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Gaussian(Ranged):
+class Gaussian(Checked):
     """Gaussian likelihood with independent noise of unknown precision tau for each output, on standardised targets.
 
     q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda)
@@ -39,6 +38,7 @@ class Gaussian(Ranged):
     prior_rate: float = 6.0  # b0
     rate: float = 0.01  # averaging rate of (a, b)
 
+    prefix = "likelihood."
     ranges = {"noise_std": "(0, inf)", "prior_shape": "[1, inf)", "prior_rate": "(0, inf)", "rate": "(0, 1]"}
     discrete: ClassVar[bool] = False
     scaling: ClassVar[str] = "affine"

@@ -25,18 +25,18 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.core.errors import InputError
+from explore.core.errors import Checked, InputError
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.nets.likelihoods.categorical import Categorical
-from explore.nets.protocols import Noise, Ranged
+from explore.nets.protocols import Noise
 
 GAP = 1e-3  # smallest distance of cut points
 LONGEST = 0.5  # step of a cut point
 
 
 @dataclass(frozen=True)
-class Ordinal(Ranged):
+class Ordinal(Checked):
     """Ordinal likelihood for the classes 0 to `classes` - 1; y is [R, 1 or S, B] int64. Noise is theta, [R, S, C - 1].
 
     `mean` takes the prior's cut points, and that of `given(noise)` those in `noise`.
@@ -49,6 +49,7 @@ class Ordinal(Ranged):
 
     discrete: ClassVar[bool] = True
     scaling: ClassVar[str] = "none"
+    prefix = "likelihood."
     ranges = {"classes": "[2, 1000]", "prior_spread": "(0, inf)", "rate": "(0, 1]"}
 
     def __post_init__(self) -> None:

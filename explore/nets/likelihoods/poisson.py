@@ -14,10 +14,10 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from explore.core.errors import InputError
+from explore.core.errors import Checked, InputError
 from explore.core.rng import Rng
 from explore.nets.likelihoods.gaussian import residual_of
-from explore.nets.protocols import Noise, Parameterless, Ranged
+from explore.nets.protocols import Noise, Parameterless
 
 HALVINGS = 60  # of an interval that contains a quantile
 LARGE = 1e6  # rate up to which scipy finds quantiles
@@ -25,13 +25,14 @@ TINY = 1e-12  # the smallest probability of a tail at which there are quantiles
 
 
 @dataclass(frozen=True)
-class Poisson(Parameterless, Ranged):
+class Poisson(Parameterless, Checked):
     """Poisson likelihood for counts [R, 1 or S, B, O]: whole numbers from 0, which are not standardised."""
 
     limit: float = 15.0  # L: logarithm of the rate beyond which rates grow linearly with the output
 
     discrete: ClassVar[bool] = False
     scaling: ClassVar[str] = "none"
+    prefix = "likelihood."
     ranges = {"limit": "(0, 50]"}
 
     def check_targets(self, y: Tensor) -> None:

@@ -145,10 +145,6 @@ class ConvSlot(WeightSlot):
         a = a.flatten(0, 2)
         if not (a.requires_grad and torch.is_grad_enabled()) or len(self.kernel) == 3:
             patches = self.patches(a).permute(1, 2, 0)
-        elif a.is_cpu:  # where products are slightly faster in this layout
-            patches = F.unfold(a, self.kernel, self.spread, self.pad, self.step).transpose(1, 2)
-            patches = patches.unflatten(2, (self.groups, -1))
-            patches = (F.pad(patches, (0, 1), value=1.0) if self.one else patches).flatten(-2)
         else:
             patches = Patches.apply(a, self).permute(1, 2, 0)
         if self.groups > 1:  # each group at positions of its own, in rows of its own

@@ -124,26 +124,11 @@ class WalshForm(Form):
             end, log_det = flow(start, *points[-3:])
             excess = (end.square().sum(-1) - start.square().sum(-1)) / (2 * self.settings.prior_variance) - log_det
             parts["g"] = end.view_as(parts["g"])
-        if self.reshaped:
-            return self._vector(parts), excess
         layer = WalshLayer(**{name: p if p.dim() == 5 else p.unsqueeze(2) for name, p in parts.items()})
-        return cast(Layer, layer), excess
-
-    def _vector(self, parts: dict[str, Tensor]) -> Layer:
-        """Build a layer with one input or one output from the entries of W."""
-        g = parts["g"]
-        eye = identity(self.d, g)
-        if "s1" in parts:
-            w = hadamard(g * hadamard(eye), orthonormal=False) * parts["s1"]  # [..., D, D], the transpose of W
-        else:
-            w = g * hadamard(eye, orthonormal=False)
-        if "s2" in parts:
-            w = w * parts["s2"].mT
-        inputs, outputs = self.layer[0] - ("bias" in parts), self.layer[1]
-        matrix = w.flatten(-2)[..., : inputs * outputs].unflatten(-1, (inputs, outputs))
-        if "bias" in parts:
-            matrix = torch.cat([matrix, parts["bias"]], -2)
-        return matrix if matrix.dim() == 4 else Own(matrix)
+        if not self.reshaped:
+            return cast(Layer, layer), excess
+        matrix = layer.vector(self.layer[0] - ("bias" in parts), self.layer[1])
+        return (matrix.squeeze(2) if z[0].dim() == 4 else Own(matrix)), excess
 
 
 class WalshLayer(NamedTuple):
@@ -173,6 +158,12 @@ class WalshLayer(NamedTuple):
             h = hadamard(self.g.unsqueeze(3) * u, orthonormal=False).flatten(4)  # sqrt(D) H
             h = h[..., : self.s1.shape[-1]] * self.s1
         return h if self.bias is None else h + self.bias
+
+    def vector(self, inputs: int, outputs: int) -> Float[Tensor, "R S _B I O"]:
+        """Return the matrix of a layer with one input or one output: the first entries of a square W, and the bias."""
+        w = self._replace(bias=None)(identity(self.g.shape[-1], self.g)[None, None, None])  # the transpose of W
+        matrix = w.flatten(-2)[..., : inputs * outputs].unflatten(-1, (inputs, outputs))
+        return matrix if self.bias is None else torch.cat([matrix, self.bias], -2)
 
 
 class DropoutForm(Form):

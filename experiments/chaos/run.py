@@ -147,6 +147,7 @@ def kill(r: Round) -> None:
 
 def damage(r: Round) -> None:
     """Change, cut or remove a file, run the command, and put everything back."""
+    r.arguments()  # measures the rows that were suggested, so that the backup has the file of measurements
     every = sorted(path for path in r.folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
     if not every:
         return

@@ -78,9 +78,14 @@ class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
 
     def __init__(
-        self, simulation: str, num_envs: int = 1, max_episode_steps: int | None = None,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, render_mode: str | None = None, **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        simulation: str,
+        num_envs: int = 1,
+        max_episode_steps: int | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
+        **settings: Any,
+    ) -> None:
         if autoreset_mode not in (*MODES, *(mode.value for mode in MODES)):
             raise one_of("autoreset_mode", str(autoreset_mode), [mode.value for mode in MODES])
         if render_mode not in (None, *self.metadata["render_modes"]):

@@ -32,11 +32,19 @@ class Loaded(NamedTuple):
 
 
 def load_table(
-    source: Source, target: str | Sequence[str], drop: Sequence[str] = (), task: Task | None = None,
-    id_column: str | None = None, categorical: Sequence[str] = (), decimal: str = ".", schema: Schema | None = None,
-    allow_missing_target: bool = False, feature: str | Sequence[str] = (), sheet: str | None = None,
+    source: Source,
+    target: str | Sequence[str],
+    drop: Sequence[str] = (),
+    task: Task | None = None,
+    id_column: str | None = None,
+    categorical: Sequence[str] = (),
+    decimal: str = ".",
+    schema: Schema | None = None,
+    allow_missing_target: bool = False,
+    feature: str | Sequence[str] = (),
+    sheet: str | None = None,
     keep_na: Sequence[str] = (),
-) -> Loaded:  # fmt: skip
+) -> Loaded:
     """Load a table with numbers, categories, dates, Booleans and empty cells.
 
     Args:

@@ -26,10 +26,20 @@ UPDATES = 30  # of the noise at most; Gaussian noise is fitted by one
 
 
 def laplace(
-    module: nn.Module, x: Any, y: Any = None, likelihood: Any = None, *, structure: StructureName = "kfac",
-    layers: Literal["last", "all"] = "last", prior_variance: float | None = None, samples: int = 100, seed: int = 0,
-    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, **settings: Any,
-) -> FittedModel:  # fmt: skip
+    module: nn.Module,
+    x: Any,
+    y: Any = None,
+    likelihood: Any = None,
+    *,
+    structure: StructureName = "kfac",
+    layers: Literal["last", "all"] = "last",
+    prior_variance: float | None = None,
+    samples: int = 100,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    **settings: Any,
+) -> FittedModel:
     """Return a Laplace approximation around a trained module, from one pass over the data.
 
     Args:

@@ -96,9 +96,14 @@ def stops(epochs: int, count: int) -> list[int]:
 
 
 def sharded_fit(
-    posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rngs: Sequence[Rng], at: Sequence[int],
-    done: int = 0, state: State | None = None,
-) -> Iterator[Epoch]:  # fmt: skip
+    posterior: Predictive,
+    x: Float[Tensor, "R n ..."],
+    y: Tensor,
+    rngs: Sequence[Rng],
+    at: Sequence[int],
+    done: int = 0,
+    state: State | None = None,
+) -> Iterator[Epoch]:
     """Fit like `fit`, in one process per stream in `rngs`. With several processes, yield only after epochs in `at`.
 
     An arm is a block of replicas (see `Rng`); every shard gets the same part of each arm. The streams advance as in
@@ -152,9 +157,14 @@ class ImageFeed:
     """
 
     def __init__(
-        self, images: UInt8[Tensor, "n C H W"] | ImageFiles, mean: Float[Tensor, " C"], scale: Float[Tensor, " C"],
-        replicas: int, rng: Rng, augmentation: Augmentation = "none",
-    ):  # fmt: skip
+        self,
+        images: UInt8[Tensor, "n C H W"] | ImageFiles,
+        mean: Float[Tensor, " C"],
+        scale: Float[Tensor, " C"],
+        replicas: int,
+        rng: Rng,
+        augmentation: Augmentation = "none",
+    ):
         self.device, self.shape = rng.device, torch.Size([replicas, *images.shape])
         self._images, self.rng, self.augmentation = images, rng, augmentation
         self._mean, self._scale = (t.to(rng.device, rng.dtype)[:, None, None] for t in (mean, scale))

@@ -65,12 +65,23 @@ class ActiveLearner(Pool):
     """
 
     def __init__(
-        self, posterior: Predictive, x: Any, acquisitions: Sequence[Acquisition | str] | None = None, *,
-        trials: int = 1, allowed: np.ndarray | Tensor | None = None, seed: int = 0, samples: int = 100,
-        cost: Any = None, targets: Any = None, standardise: str | Standardiser = "labelled",
-        device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, jobs: int = 1,
+        self,
+        posterior: Predictive,
+        x: Any,
+        acquisitions: Sequence[Acquisition | str] | None = None,
+        *,
+        trials: int = 1,
+        allowed: np.ndarray | Tensor | None = None,
+        seed: int = 0,
+        samples: int = 100,
+        cost: Any = None,
+        targets: Any = None,
+        standardise: str | Standardiser = "labelled",
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        jobs: int = 1,
         posterior_for: Callable[[int], Predictive] | None = None,
-    ):  # fmt: skip
+    ):
         check_made(posterior)
         for name, value in (("trials", trials), ("samples", samples), ("jobs", jobs)):
             check_count(name, value)

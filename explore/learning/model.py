@@ -59,10 +59,17 @@ class FittedModel:
 
     @staticmethod
     def fit(
-        posterior: Predictive, x: Any, y: Any = None, samples: int = 100, seed: int = 0, *,
-        standardise: str = "labelled", calibrate: float = 0.0, device: str | torch.device = "cpu",
+        posterior: Predictive,
+        x: Any,
+        y: Any = None,
+        samples: int = 100,
+        seed: int = 0,
+        *,
+        standardise: str = "labelled",
+        calibrate: float = 0.0,
+        device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-    ) -> "FittedModel":  # fmt: skip
+    ) -> "FittedModel":
         """Fit one replica from scratch. An `ActiveLearner` that gets all labels at once has a bit-identical fit.
 
         Args:

@@ -31,9 +31,15 @@ class Pool:
     """A pool of P points, and the points allowed in each of T trials. R = arms * T, arm-major. See `ActiveLearner`."""
 
     def __init__(
-        self, posterior: Predictive, x: Any, allowed: np.ndarray | Tensor | None, trials: int, arms: int,
-        standardise: str | Standardiser, rng: Rng,
-    ):  # fmt: skip
+        self,
+        posterior: Predictive,
+        x: Any,
+        allowed: np.ndarray | Tensor | None,
+        trials: int,
+        arms: int,
+        standardise: str | Standardiser,
+        rng: Rng,
+    ):
         if not isinstance(standardise, Standardiser):
             check_known("standardise", [standardise], STANDARDISE)
         self._trained = posterior.net.trained

@@ -90,9 +90,15 @@ class Stepwise:
         self._numbers.begin(np.broadcast_to(where, len(observations)))
 
     def _pay(
-        self, observations: Float[Array, "n O"], actions: Float[Array, "n A"], rewards: Any, ended: Array, *,
-        ends: Mapping[int, Any], real: Array | None = None,
-    ) -> tuple[Float[Array, " n"] | None, dict[str, Array]]:  # fmt: skip
+        self,
+        observations: Float[Array, "n O"],
+        actions: Float[Array, "n A"],
+        rewards: Any,
+        ended: Array,
+        *,
+        ends: Mapping[int, Any],
+        real: Array | None = None,
+    ) -> tuple[Float[Array, " n"] | None, dict[str, Array]]:
         """Compute the bonus of a step, in which `actions` [n, A] led to `observations` [n, O].
 
         Return the bonus to add to the rewards, and the infos of this module, in the format of vector environments.

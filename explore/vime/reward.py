@@ -97,9 +97,15 @@ class IntrinsicReward:
     """
 
     def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], *, seed: int = 0,
-        device: str | torch.device = "cpu", encoder: Encoder | str | None = None, **settings: Any,
-    ):  # fmt: skip
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        encoder: Encoder | str | None = None,
+        **settings: Any,
+    ):
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}  # JSON has no tuples
         self._kind = bonuses.find(settings.get("bonus", RewardSettings.bonus))
         bonus, model = ({f.name for f in fields(kind)} for kind in (RewardSettings, self._kind.Settings))

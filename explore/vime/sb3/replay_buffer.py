@@ -40,10 +40,18 @@ class VIMEReplayBuffer(ReplayBuffer):
     _more: ClassVar[tuple[str, ...]] = ()  # names of further arguments
 
     def __init__(
-        self, buffer_size: int, observation_space: spaces.Space[Any], action_space: spaces.Space[Any],
-        device: torch.device | str = "auto", n_envs: int = 1, optimize_memory_usage: bool = False,
-        handle_timeout_termination: bool = True, *, seed: int | None = None, **settings: Any,
-    ):  # fmt: skip
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        seed: int | None = None,
+        **settings: Any,
+    ):
         name = type(self).__name__
         if isinstance(observation_space, spaces.Dict) and not isinstance(self, DictReplayBuffer):
             advice = "use VIMEDictReplayBuffer, flatten them, or use an on-policy algorithm (ppo, trpo)"

@@ -70,13 +70,17 @@ class Round:
         """The last step."""
         return 2 if self.command == "suggest" else 0
 
+    def measure(self) -> None:
+        """Measure the rows that a campaign suggested last, once."""
+        if self.command == "suggest" and self.step not in self.answered:
+            answer(self.folder, self.step)
+            self.answered.add(self.step)
+
     def arguments(self) -> list[str]:
         """Return the command line that starts or continues the command."""
         folder, run = str(self.folder), self.folder / f"{self.command}-x"
         if self.command == "suggest":
-            if self.step not in self.answered:
-                answer(self.folder, self.step)
-                self.answered.add(self.step)
+            self.measure()
             labels = ["--labels", f"{folder}/labels.csv"] if self.step else []
             options = ["--target", "y", "--batch", "3", "--quiet", "--out", f"{folder}/next.csv"]
             return ["suggest", f"{folder}/pool.csv", *options, *labels]
@@ -147,7 +151,7 @@ def kill(r: Round) -> None:
 
 def damage(r: Round) -> None:
     """Change, cut or remove a file, run the command, and put everything back."""
-    r.arguments()  # measures the rows that were suggested, so that the backup has the file of measurements
+    r.measure()  # so that the backup has the measurements that the command reads
     every = sorted(path for path in r.folder.rglob("*") if path.is_file() and not path.name.endswith(".lock"))
     if not every:
         return

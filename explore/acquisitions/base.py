@@ -101,7 +101,7 @@ class View:
 
     def _divided(self, score: Score) -> tuple[Tensor, ...]:
         count, jobs = self.candidates.shape[1], joblib.Parallel().n_jobs  # 1 outside joblib.parallel_config(n_jobs=...)
-        if jobs == 1 or len(self.candidates.shape) > 3 or isinstance(self.candidates, _Some):
+        if jobs == 1 or len(self.candidates.shape) > 3 or isinstance(self.candidates, _Selected):
             return divided(self._each, count, lambda _, out: score(out))
         chunk = self.predictor.chunk(self.candidates, predict.CACHE)
         step = chunk * -(-count // (chunk * jobs * SHARES))  # whole chunks: their sizes affect rounding
@@ -248,7 +248,7 @@ def greedy(
     return Choice(*(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
 
 
-class _Some:
+class _Selected:
     """The inputs at `places` [R, n], which are read when they are indexed."""
 
     def __init__(self, inputs: Inputs, places: Int[Tensor, "R n"]):
@@ -279,15 +279,14 @@ def shortlist(view: View, scores: Scores, n: int, behind: Mask) -> Shortlist:
     note = f"All but the first point are chosen among the {n // 2:,} best of {view.mask.shape[1]:,} candidates"
     warnings.warn(f"{note} and as many others at random.", ShortlistWarning, stacklevel=3)
     top = best(scores, view.mask, n // 2, behind, view.cost).indices
-    others = view.mask.scatter(1, top, False)
-    drawn = best(view.uniform, others, n - n // 2).indices
+    remaining = view.mask.scatter(1, top, False)
+    drawn = best(view.uniform, remaining, n - n // 2).indices
     places = torch.cat([top, drawn], 1)
-    mask = torch.cat([view.mask.gather(1, top), others.gather(1, drawn)], 1)  # a padded replica may have fewer
-    some, nets = _Some(view.candidates, places), view.predictor
+    mask = torch.cat([view.mask.gather(1, top), remaining.gather(1, drawn)], 1)  # a padded replica may have fewer
+    inputs, nets, uniform = _Selected(view.candidates, places), view.predictor, view.uniform.gather(1, places)
     cost = None if view.cost is None else view.cost.gather(1, places)
-    uniform = view.uniform.gather(1, places)
-    few = replace(view, candidates=some, mask=mask, uniform=uniform, cost=cost, sample=lambda: nets)
-    return Shortlist(few, places)
+    listed = replace(view, candidates=inputs, mask=mask, uniform=uniform, cost=cost, sample=lambda: nets)
+    return Shortlist(listed, places)
 
 
 class RedundancyWarning(UserWarning):

@@ -61,10 +61,10 @@ def greedy_given(
         return update(knowledge, out), near if apart is None else near | alike(view, out, apart)
 
     state = (start, none) if view.pending is None else condition((start, none), view.outputs_at(view.pending))
-    if k > 1 and view.mask.shape[1] > max(SHORTLIST, 2 * k):
-        few = shortlist(view, scores(view, state[0]), max(SHORTLIST, 2 * k), state[1])
-        choice = greedy_given(few.view, k, start, scores, update, apart)
-        return Choice(few.places.gather(1, choice.indices), choice.scores)
+    if k > 1 and view.mask.shape[1] > (most := max(SHORTLIST, 2 * k)):
+        candidates = shortlist(view, scores(view, state[0]), most, state[1])
+        choice = greedy_given(candidates.view, k, start, scores, update, apart)
+        return Choice(candidates.places.gather(1, choice.indices), choice.scores)
     return greedy(
         view.mask, k, state,
         lambda state: scores(view, state[0]),

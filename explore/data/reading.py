@@ -25,7 +25,7 @@ from explore.data import packed, texts
 AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED)})"
 SEPARATORS = ",;\t|"  # if several fit, the first wins
 Names = Collection[str]  # of columns
-FAST = [np.dtype(code) for code in "bhilqBHILQefd"]  # whose values become Python numbers
+NUMERIC = [np.dtype(code) for code in "bhilqBHILQefd"]  # whose values become Python numbers
 POINTER = 8  # bytes per cell, in addition to its string
 
 _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
@@ -181,7 +181,7 @@ def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
     columns = {}
     for i, name in enumerate(header):
         values, kind = frame.iloc[:, i].tolist(), frame.dtypes.iloc[i]
-        if kind in FAST:  # the common case
+        if kind in NUMERIC:  # the common case
             columns[name] = [repr(value) if value == value else "" for value in values]
             continue
         once = {value: value.strip() for value in {v for v in values if type(v) is str}}  # equal strings are one object

@@ -40,7 +40,7 @@ SHARE = 0.2  # with an automatic weight, the most bonus of a mean episode, relat
 RECENT = 0.9  # factor on the counts of steps and episodes after each batch
 FORMAT = 6  # of a saved state
 COUNTERS = ("batches", "dropped", "restarts")
-LEVELS = ("_largest", "_multiple", "_steps", "_ends")  # numbers that are saved
+OBSERVED = ("_largest", "_multiple", "_steps", "_ends")  # for an automatic weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +210,7 @@ class IntrinsicReward:
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
             "trained": torch.tensor(self._trained),
-            **{name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in LEVELS},
+            **{name: torch.tensor(getattr(self, name), dtype=torch.float64) for name in OBSERVED},
             **{name: torch.tensor(getattr(self, name)) for name in COUNTERS},
             "levels": torch.tensor(list(self._levels), dtype=torch.float64),
             "open": torch.from_numpy(np.concatenate([*self._open, np.zeros(0)])),
@@ -246,7 +246,7 @@ class IntrinsicReward:
         self.replay.load_state_dict(parts["replay"])
         self._trained = bool(reward["trained"])
         vars(self).update({name: int(reward[name]) for name in COUNTERS})
-        vars(self).update({name: float(reward[name]) for name in LEVELS})
+        vars(self).update({name: float(reward[name]) for name in OBSERVED})
         self._levels.extend(reward["levels"].tolist())
         ends = reward["calls"].cumsum(0)[:-1].numpy()
         self._open = np.split(reward["open"].numpy(), ends) if len(reward["calls"]) else []
@@ -265,10 +265,10 @@ class IntrinsicReward:
         return np.nan_to_num(raw.double().cpu().numpy(), nan=LARGEST, posinf=LARGEST, neginf=LARGEST)
 
     def _add_level(self, raw: Float[Array, " n"]) -> None:
-        first = self.settings.normalise == "first" and self.divisor
-        if len(exact := raw[raw < LARGEST]) and not first:  # placeholders of overflows would dominate a mean
+        exact = raw[raw < LARGEST]  # placeholders of overflows would dominate a mean
+        if len(exact) and not (self.settings.normalise == "first" and self.divisor):
             self._levels.append(float(np.mean(exact**2) if self.settings.normalise == "rms" else np.median(exact)))
-        self._multiple = float(self.multiples(raw).mean()) if len(raw) else 0.0
+        self._multiple = float(self.multiples(exact).mean()) if len(exact) else 0.0
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch with bonuses `raw`; set `metrics`."""

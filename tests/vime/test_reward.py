@@ -140,6 +140,18 @@ def test_with_an_automatic_weight_a_mean_episode_earns_at_most_a_share_of_the_la
     assert other.eta != weight
 
 
+def test_a_bonus_that_overflows_does_not_lower_the_automatic_weight(monkeypatch):
+    reward, score = with_batch(made(eta="auto", clip=None)), KL.score
+
+    def overflows(*given):
+        return score(*given).index_fill(0, torch.tensor([0]), torch.inf)
+
+    monkeypatch.setattr(KL, "score", overflows)
+    reward.saw(np.zeros(400), np.arange(400) % 4 == 0)
+    reward.batch(transitions(25, 1))
+    assert reward.eta == 0.001
+
+
 @pytest.mark.parametrize(("eta", "ends", "expected"), [(0.001, 1, 0.001), ("auto", 0, 0.002), ("auto", 100, 0.002)])
 def test_a_given_weight_and_that_of_short_or_unknown_episodes_stay(eta, ends, expected):
     reward = with_batch(made(eta=eta))

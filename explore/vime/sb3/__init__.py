@@ -1,7 +1,7 @@
 """VIME for stable-baselines3: batched environments, a wrapper, a callback (on-policy) and a replay buffer.
 
     model = TRPO("MlpPolicy", env)
-    model.learn(500_000, VIMECallback())      # PPO, TRPO, A2C: the paper's order
+    model.learn(500_000, VIMECallback())                                       # PPO, TRPO, A2C: the paper's order
     SAC("MlpPolicy", env, replay_buffer_class=VIMEReplayBuffer, replay_buffer_kwargs={"eta": 0.001})
     env = VIMEVecEnv(env)                                                      # any algorithm: step by step
     PPO("MlpPolicy", env).learn(500_000, VIMELog(env.bonus))
